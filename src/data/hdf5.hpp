@@ -1,14 +1,10 @@
-// HDF5 handles that close themselves, HDF5's descriptions of failures, and checked datasets.
+// HDF5 handles that close themselves, and HDF5's descriptions of failures.
 #pragma once
 
 #include <hdf5.h>
-#include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "token_layout.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::data {
@@ -73,56 +69,7 @@ Hdf5Handle MakeProperties(hid_t kind);
 // Opens a file for reading by this process alone; the handle is invalid on failure.
 Hdf5Handle OpenSerially(const std::string& path);
 
-// Descriptor of a file opened by OpenSerially, or of the file that an object belongs to: for reads
-// at byte offsets while it is open. Throws RunError.
-int DescriptorOf(hid_t object);
-
 // InputError "path: where: what" with a hint that tells what a token file is.
 Error TokenFileError(const std::string& path, const std::string& where, const std::string& what);
-
-// A checked dataset: one dimension of unsigned integers, contiguous within the file itself.
-struct PlainDataset {
-  Hdf5Handle set;
-  std::int64_t count = 0;   // elements
-  std::int64_t width = 0;   // bytes per element
-  std::int64_t offset = 0;  // bytes from the start of the file; 0 without elements
-  bool big_endian = false;
-};
-
-// Opens dataset `name` in `file`, checking it before any data are read or memory is allocated,
-// since the file may be malicious. path, file_bytes: name and size of the file. Throws InputError
-// naming the dataset and the reason unless it is reached by hard links and has one fixed dimension,
-// unsigned integers of one of the `widths`, and contiguous storage without filters (which the
-// writer and h5py make at any size), fully allocated and within this file.
-PlainDataset OpenPlainDataset(hid_t file, const std::string& path, const std::string& name,
-                              const std::vector<std::int64_t>& widths, std::int64_t file_bytes);
-
-inline constexpr std::int64_t kNoElement = std::numeric_limits<std::int64_t>::max();
-
-// Elements [begin, end) of an array, in this machine's order of bytes.
-struct Elements {
-  const void* values = nullptr;
-  std::int64_t begin = 0, end = 0;
-  std::uint64_t before = 0;  // value at begin - 1; for documents only
-};
-
-// Value at an offset of the array, which must lie within `elements`.
-std::uint64_t ValueAt(const StoredArray& array, const Elements& elements, std::int64_t offset);
-
-// Offset in the array of the first bad element, or kNoElement. Bad are: an id that is not below the
-// vocabulary size; a document that does not begin after the one before it (the first one: at 0), or
-// begins beyond the tokens; a mask value other than 0 and 1.
-std::int64_t FirstBad(const TokenLayout& layout, Split split, Array array,
-                      const Elements& elements);
-
-// A bad element: its offset in the array, and the value that was read.
-struct BadValue {
-  std::int64_t offset = 0;
-  std::uint64_t value = 0;
-};
-
-// InputError that names file, dataset and offset.
-Error BadElement(const std::string& path, const TokenLayout& layout, Split split, Array array,
-                 const BadValue& bad);
 
 }  // namespace trireme::data

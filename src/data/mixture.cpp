@@ -123,18 +123,20 @@ Interleaving::Interleaving(std::span<const std::int64_t> quotas) : sums_(quotas.
   std::partial_sum(quotas.begin(), quotas.end(), sums_.begin() + 1);
 }
 
-std::int64_t Interleaving::OfFirstHalf(std::size_t begin, std::size_t end,
-                                       std::int64_t position) const {
-  const Wide half = sums_[(begin + end) / 2] - sums_[begin], all = sums_[end] - sums_[begin];
-  return static_cast<std::int64_t>((2 * half * position + all) / (2 * all));  // to the nearest
-}
-
-Interleaving::Turn Interleaving::At(std::int64_t position) const {
+// Halves the list of files down to one; its index is the number of its windows among the first
+// `position`. in_first(middle, takes_turn): whether to go on in the first half of the group, which
+// ends before file `middle`. takes_turn: that half supplies the window at the position.
+template <typename InFirst>
+Interleaving::Turn Interleaving::Descend(std::int64_t position, InFirst in_first) const {
   std::size_t begin = 0, end = sums_.size() - 1;
   while (end - begin > 1) {
-    const std::int64_t first = OfFirstHalf(begin, end, position);
     const std::size_t middle = (begin + end) / 2;
-    if (OfFirstHalf(begin, end, position + 1) > first) {
+    const Wide half = sums_[middle] - sums_[begin], all = sums_[end] - sums_[begin];
+    const auto of_half = [&](std::int64_t windows) {  // rounded to the nearest
+      return static_cast<std::int64_t>((2 * half * windows + all) / (2 * all));
+    };
+    const std::int64_t first = of_half(position);
+    if (in_first(middle, of_half(position + 1) > first)) {
       position = first;
       end = middle;
     } else {
@@ -145,20 +147,12 @@ Interleaving::Turn Interleaving::At(std::int64_t position) const {
   return {static_cast<int>(begin), position};
 }
 
+Interleaving::Turn Interleaving::At(std::int64_t position) const {
+  return Descend(position, [](std::size_t, bool takes_turn) { return takes_turn; });
+}
+
 std::int64_t Interleaving::CountBefore(std::size_t source, std::int64_t position) const {
-  std::size_t begin = 0, end = sums_.size() - 1;
-  while (end - begin > 1) {
-    const std::int64_t first = OfFirstHalf(begin, end, position);
-    const std::size_t middle = (begin + end) / 2;
-    if (source < middle) {
-      position = first;
-      end = middle;
-    } else {
-      position -= first;
-      begin = middle;
-    }
-  }
-  return position;
+  return Descend(position, [&](std::size_t middle, bool) { return source < middle; }).index;
 }
 
 std::vector<MixtureFile> ReadMixture(const std::string& text, const deck::Deck& deck) {

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <initializer_list>
 #include <limits>
 #include <string_view>
 
+#include "token_layout.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/data/token_file.hpp"
@@ -172,12 +172,68 @@ void BindTokenize(deck::Keys keys, TokenizeOptions& o) {
   BindPairs(keys, o.pairs);
 }
 
-// Throws if one of these keys is given, since it has no effect; why: the reason.
-void RefuseKeys(const deck::Deck& deck, std::initializer_list<const char*> names,
-                const std::string& why) {
-  const auto given =
-      std::find_if(names.begin(), names.end(), [&](const char* name) { return deck.Given(name); });
-  if (given != names.end()) throw deck.Complain(*given, why, "Remove this key.");
+// Keys of [tokenize] that have no effect, and why.
+struct Refusal {
+  bool applies;
+  std::vector<const char*> names;  // without the section
+  std::string why;
+};
+
+// The refusals for these options, in the order in which they are checked.
+std::vector<Refusal> RefusalsOf(const TokenizeOptions& options) {
+  using enum TokenizeKind;
+  const TokenizeKind kind = options.kind;
+  const bool pairs = options.WritesPairs(), subword = IsSubword(kind);
+  const std::string belongs = "belongs to tokenize.kind = ";
+  return {
+      {kind != kHarbour, {"harbour_tokens", "harbour_seed"}, belongs + "harbour"},
+      {kind != kWord,
+       {"lowercase", "min_count"},
+       belongs + (kind == kByte ? "word; bytes are taken as they are" : "word")},
+      {kind != kNumerals, {"numerals_pairs", "numerals_seed"}, belongs + "numerals"},
+      {kind != kSentencePiece, {"vocabulary_size", "model_type"}, belongs + "sentencepiece"},
+      {!options.tokenizer.empty(),
+       {"vocabulary_size", "model_type"},
+       "tokenize.tokenizer names a model, and none is trained"},
+      // Single texts.
+      {!pairs,
+       {"valid_source", "valid_target", "test_source", "test_target", "shared_vocabulary",
+        "source_tokenizer"},
+       "belongs to files of pairs, which tokenize.source and tokenize.target make"},
+      {!pairs && kind == kHarbour,
+       {"train", "valid", "test"},
+       "tokenize.kind = harbour makes its own text and reads none"},
+      {!pairs && !subword,
+       {"tokenizer", "prompt_key", "document", "eos", "invalid", "valid_fraction", "test_fraction"},
+       belongs + "bpe and sentencepiece"},
+      {!pairs && kind == kHarbour,
+       {"text_key", "missing"},
+       "tokenize.kind = harbour reads no text"},
+      // Pairs.
+      {pairs,
+       {"train", "valid", "test", "text_key", "missing", "prompt_key", "document"},
+       "belongs to files of single texts, not of pairs"},
+      {pairs && !subword,
+       {"tokenizer", "source_tokenizer", "eos"},
+       belongs + "bpe and sentencepiece"},
+      {kind == kNumerals,
+       {"source", "target", "valid_source", "valid_target", "test_source", "test_target", "invalid",
+        "valid_fraction", "test_fraction", "shared_vocabulary"},
+       "tokenize.kind = numerals makes its own pairs and reads none"},
+      {pairs && kind == kHarbour, {"source", "target"}, "tokenize.kind = harbour makes no pairs"},
+      {pairs && kind == kByte, {"shared_vocabulary"}, "bytes are one vocabulary"},
+      {pairs && options.pairs.shared_vocabulary,
+       {"source_tokenizer"},
+       "tokenize.shared_vocabulary = no gives the source a tokenizer of its own"},
+  };
+}
+
+void Check(const Refusal& refusal, const deck::Deck& deck) {
+  for (const char* const key : refusal.names) {
+    const std::string name = fmt::format("tokenize.{}", key);
+    if (!refusal.applies || !deck.Given(name)) continue;
+    throw deck.Complain(name, refusal.why, "Remove this key.");
+  }
 }
 
 }  // namespace
@@ -212,129 +268,43 @@ Options Read(const deck::Deck& deck) {
 
 TokenizeOptions ReadTokenize(const deck::Deck& deck) { return deck::Read(deck, BindTokenize); }
 
-namespace {
-
-// Throws unless every split gets documents. texts: those named for valid and test. suffix: ending
-// of the keys that name them, "" or "_source".
-void CheckFractions(const TokenizeOptions& options, const deck::Deck& deck,
-                    const std::array<std::string, 2>& texts, const std::string& suffix) {
-  if (!texts[0].empty()) {
-    RefuseKeys(deck, {"tokenize.valid_fraction"},
-               "tokenize.valid" + suffix + " names the texts of this split");
-  }
-  if (!texts[1].empty()) {
-    RefuseKeys(deck, {"tokenize.test_fraction"},
-               "tokenize.test" + suffix + " names the texts of this split");
-  }
-  const auto require = [&](const std::string& split, const std::string& given, double fraction) {
-    if (fraction > 0 || !given.empty()) return;
-    throw deck.Complain("tokenize." + split + "_fraction",
-                        "a token file needs a " + split + " split, for which nothing is left",
-                        "Raise it, or name texts: tokenize." + split + suffix + ".");
-  };
-  require("valid", texts[0], options.valid_fraction);
-  require("test", texts[1], options.test_fraction);
-  if (options.valid_fraction + options.test_fraction >= 1) {
-    throw deck.Complain("tokenize.valid_fraction",
-                        "nothing is left for the train split beside it and tokenize.test_fraction");
-  }
+std::string KeyOfTexts(Split split, Side side) {
+  if (side == Side::kText) return fmt::format("tokenize.{}", NameOf(split));
+  const char* const name = side == Side::kSource ? "source" : "target";
+  if (split == Split::kTrain) return fmt::format("tokenize.{}", name);
+  return fmt::format("tokenize.{}_{}", NameOf(split), name);
 }
 
-void CheckTextKeys(const TokenizeOptions& options, const deck::Deck& deck) {
-  RefuseKeys(deck,
-             {"tokenize.valid_source", "tokenize.valid_target", "tokenize.test_source",
-              "tokenize.test_target", "tokenize.shared_vocabulary", "tokenize.source_tokenizer"},
-             "belongs to files of pairs, which tokenize.source and tokenize.target make");
-  if (options.kind == TokenizeKind::kHarbour) {
-    RefuseKeys(deck, {"tokenize.train", "tokenize.valid", "tokenize.test"},
-               "tokenize.kind = harbour makes its own text and reads none");
-  }
-  if (!IsSubword(options.kind)) {
-    RefuseKeys(deck,
-               {"tokenize.tokenizer", "tokenize.prompt_key", "tokenize.document", "tokenize.eos",
-                "tokenize.invalid", "tokenize.valid_fraction", "tokenize.test_fraction"},
-               "belongs to tokenize.kind = bpe and sentencepiece");
-    if (options.kind == TokenizeKind::kHarbour) {
-      RefuseKeys(deck, {"tokenize.text_key", "tokenize.missing"},
-                 "tokenize.kind = harbour reads no text");
-    }
-    return;
-  }
-  CheckFractions(options, deck, {options.texts[1], options.texts[2]}, "");
-}
-
-void CheckPairKeys(const TokenizeOptions& options, const deck::Deck& deck) {
-  RefuseKeys(deck,
-             {"tokenize.train", "tokenize.valid", "tokenize.test", "tokenize.text_key",
-              "tokenize.missing", "tokenize.prompt_key", "tokenize.document"},
-             "belongs to files of single texts, not of pairs");
-  if (!IsSubword(options.kind)) {
-    RefuseKeys(deck, {"tokenize.tokenizer", "tokenize.source_tokenizer", "tokenize.eos"},
-               "belongs to tokenize.kind = bpe and sentencepiece");
-  }
-  if (options.kind == TokenizeKind::kNumerals) {
-    RefuseKeys(
-        deck,
-        {"tokenize.source", "tokenize.target", "tokenize.valid_source", "tokenize.valid_target",
-         "tokenize.test_source", "tokenize.test_target", "tokenize.invalid",
-         "tokenize.valid_fraction", "tokenize.test_fraction", "tokenize.shared_vocabulary"},
-        "tokenize.kind = numerals makes its own pairs and reads none");
-    return;
-  }
-  if (options.kind == TokenizeKind::kHarbour) {
-    RefuseKeys(deck, {"tokenize.source", "tokenize.target"},
-               "tokenize.kind = harbour makes no pairs");
-  }
-  if (options.kind == TokenizeKind::kByte) {
-    RefuseKeys(deck, {"tokenize.shared_vocabulary"}, "bytes are one vocabulary");
-  }
-  if (options.pairs.shared_vocabulary) {
-    RefuseKeys(deck, {"tokenize.source_tokenizer"},
-               "tokenize.shared_vocabulary = no gives the source a tokenizer of its own");
-  }
+void CheckTokenizeKeys(const TokenizeOptions& options, const deck::Deck& deck) {
+  for (const Refusal& refusal : RefusalsOf(options)) Check(refusal, deck);
+  const bool pairs = options.WritesPairs();
+  if (options.kind == TokenizeKind::kNumerals || (!pairs && !IsSubword(options.kind))) return;
   for (const Split split : kSplits) {
     const PairTexts& texts = options.pairs.texts.at(static_cast<std::size_t>(split));
     if (texts.source.empty() == texts.target.empty()) continue;
-    const std::string prefix = split == Split::kTrain   ? "tokenize."
-                               : split == Split::kValid ? "tokenize.valid_"
-                                                        : "tokenize.test_";
+    const std::string source = KeyOfTexts(split, Side::kSource);
+    const std::string target = KeyOfTexts(split, Side::kTarget);
     const bool lacks_source = texts.source.empty();
-    throw deck.Complain(prefix + (lacks_source ? "target" : "source"),
-                        "its texts need those of " + prefix + (lacks_source ? "source" : "target"));
+    throw deck.Complain(lacks_source ? target : source,
+                        "its texts need those of " + (lacks_source ? source : target));
   }
-  CheckFractions(options, deck, {options.pairs.texts[1].source, options.pairs.texts[2].source},
-                 "_source");
-}
-
-}  // namespace
-
-void CheckTokenizeKeys(const TokenizeOptions& options, const deck::Deck& deck) {
-  if (options.kind != TokenizeKind::kHarbour) {
-    RefuseKeys(deck, {"tokenize.harbour_tokens", "tokenize.harbour_seed"},
-               "belongs to tokenize.kind = harbour");
+  // Every split must get documents.
+  for (const Split split : {Split::kValid, Split::kTest}) {
+    const auto s = static_cast<std::size_t>(split);
+    const bool named = !(pairs ? options.pairs.texts.at(s).source : options.texts.at(s)).empty();
+    const std::string key = KeyOfTexts(split, pairs ? Side::kSource : Side::kText);
+    const std::string fraction = fmt::format("{}_fraction", NameOf(split));
+    Check({named, {fraction.c_str()}, key + " names the texts of this split"}, deck);
+    const bool some = (split == Split::kValid ? options.valid_fraction : options.test_fraction) > 0;
+    if (named || some) continue;
+    throw deck.Complain(
+        "tokenize." + fraction,
+        fmt::format("a token file needs a {} split, for which nothing is left", NameOf(split)),
+        fmt::format("Raise it, or name texts: {}.", key));
   }
-  if (options.kind != TokenizeKind::kWord) {
-    RefuseKeys(deck, {"tokenize.lowercase", "tokenize.min_count"},
-               options.kind == TokenizeKind::kByte
-                   ? "belongs to tokenize.kind = word; bytes are taken as they are"
-                   : "belongs to tokenize.kind = word");
-  }
-  if (options.kind != TokenizeKind::kNumerals) {
-    RefuseKeys(deck, {"tokenize.numerals_pairs", "tokenize.numerals_seed"},
-               "belongs to tokenize.kind = numerals");
-  }
-  if (options.kind != TokenizeKind::kSentencePiece) {
-    RefuseKeys(deck, {"tokenize.vocabulary_size", "tokenize.model_type"},
-               "belongs to tokenize.kind = sentencepiece");
-  }
-  if (!options.tokenizer.empty()) {
-    RefuseKeys(deck, {"tokenize.vocabulary_size", "tokenize.model_type"},
-               "tokenize.tokenizer names a model, and none is trained");
-  }
-  if (options.WritesPairs()) {
-    CheckPairKeys(options, deck);
-  } else {
-    CheckTextKeys(options, deck);
+  if (options.valid_fraction + options.test_fraction >= 1) {
+    throw deck.Complain("tokenize.valid_fraction",
+                        "nothing is left for the train split beside it and tokenize.test_fraction");
   }
 }
 

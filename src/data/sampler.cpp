@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
@@ -18,76 +20,51 @@ namespace {
 // small ones need more.
 constexpr std::uint32_t kRounds = 8;
 
-class Feistel {
- public:
-  Feistel(std::uint32_t seed, std::int64_t epoch, std::int64_t count)
-      : key_(MakeKey(seed, Purpose::kPermutation)), epoch_(static_cast<std::uint64_t>(epoch)) {
-    while ((std::uint64_t{1} << (2 * half_bits_)) < static_cast<std::uint64_t>(count)) ++half_bits_;
-    mask_ = (std::uint64_t{1} << half_bits_) - 1;
-  }
+// counter = (half-block, round, epoch low, epoch high)
+std::uint32_t Mix(const PhiloxKey& key, std::uint64_t half, std::uint32_t round,
+                  std::uint64_t epoch) {
+  return Philox({static_cast<std::uint32_t>(half), round, static_cast<std::uint32_t>(epoch),
+                 static_cast<std::uint32_t>(epoch >> 32)},
+                key)[0];
+}
 
-  std::uint64_t Forward(std::uint64_t value) const {
-    std::uint64_t left = value >> half_bits_, right = value & mask_;
-    for (std::uint32_t round = 0; round < kRounds; ++round) {
-      const std::uint64_t next = left ^ Mix(right, round);
-      left = right;
-      right = next;
-    }
-    return left << half_bits_ | right;
-  }
-
-  std::uint64_t Backward(std::uint64_t value) const {
-    std::uint64_t left = value >> half_bits_, right = value & mask_;
-    for (std::uint32_t round = kRounds; round-- > 0;) {
-      const std::uint64_t previous = right ^ Mix(left, round);
-      right = left;
-      left = previous;
-    }
-    return left << half_bits_ | right;
-  }
-
- private:
-  // counter = (half-block, round, epoch low, epoch high)
-  std::uint64_t Mix(std::uint64_t half, std::uint32_t round) const {
-    const PhiloxCounter counter = {static_cast<std::uint32_t>(half), round,
-                                   static_cast<std::uint32_t>(epoch_),
-                                   static_cast<std::uint32_t>(epoch_ >> 32)};
-    return Philox(counter, key_)[0] & mask_;
-  }
-
-  PhiloxKey key_;
-  std::uint64_t epoch_;
-  int half_bits_ = 1;
-  std::uint64_t mask_ = 0;
-};
-
-void CheckRange(std::int64_t index, std::int64_t count) {
+// Permute or, if `back`, its inverse: the same rounds in the opposite order, with the halves
+// exchanged.
+std::int64_t Permuted(std::uint32_t seed, std::int64_t epoch, std::int64_t index,
+                      std::int64_t count, bool back) {
   constexpr std::int64_t kLargest = std::int64_t{1} << 62;  // half-blocks of 31 bits
   if (count < 1 || count > kLargest || index < 0 || index >= count) {
     throw std::logic_error(fmt::format("Permute: index {} of {}", index, count));
   }
+  const PhiloxKey key = MakeKey(seed, Purpose::kPermutation);
+  int half_bits = 1;
+  while ((std::int64_t{1} << (2 * half_bits)) < count) ++half_bits;
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
+  auto value = static_cast<std::uint64_t>(index);
+  do {
+    std::uint64_t left = value >> half_bits, right = value & mask;
+    if (back) std::swap(left, right);
+    for (std::uint32_t i = 0; i < kRounds; ++i) {
+      const std::uint32_t round = back ? kRounds - 1 - i : i;
+      left ^= Mix(key, right, round, static_cast<std::uint64_t>(epoch)) & mask;
+      std::swap(left, right);
+    }
+    if (back) std::swap(left, right);
+    value = left << half_bits | right;
+  } while (value >= static_cast<std::uint64_t>(count));
+  return static_cast<std::int64_t>(value);
 }
 
 }  // namespace
 
 std::int64_t Permute(std::uint32_t seed, std::int64_t epoch, std::int64_t index,
                      std::int64_t count) {
-  CheckRange(index, count);
-  const Feistel feistel(seed, epoch, count);
-  auto value = static_cast<std::uint64_t>(index);
-  do value = feistel.Forward(value);
-  while (value >= static_cast<std::uint64_t>(count));
-  return static_cast<std::int64_t>(value);
+  return Permuted(seed, epoch, index, count, false);
 }
 
 std::int64_t PermuteBack(std::uint32_t seed, std::int64_t epoch, std::int64_t image,
                          std::int64_t count) {
-  CheckRange(image, count);
-  const Feistel feistel(seed, epoch, count);
-  auto value = static_cast<std::uint64_t>(image);
-  do value = feistel.Backward(value);
-  while (value >= static_cast<std::uint64_t>(count));
-  return static_cast<std::int64_t>(value);
+  return Permuted(seed, epoch, image, count, true);
 }
 
 namespace {
@@ -109,22 +86,17 @@ Sampler::Sampler(const Options& options) : options_(options), order_({}) {
   Require(options_.length, 1, "data.sequence_length");
   Require(options_.stride, 1, "data.stride");
   Require(options_.batch, 1, "data.batch");
-  if (options_.sources.empty()) {
-    sources_ = {Cut(options_.tokens)};
-    sources_.front().quota = sources_.front().windows;
-  } else {
-    std::vector<Proportion> proportions;
-    std::vector<std::int64_t> windows;
-    for (const Source& source : options_.sources) {
-      sources_.push_back(Cut(source.tokens));
-      proportions.push_back(source.proportion);
-      windows.push_back(sources_.back().windows);
-    }
-    const std::vector<std::int64_t> quotas = Quotas(proportions, windows);
-    for (std::size_t i = 0; i < quotas.size(); ++i) sources_[i].quota = quotas[i];
+  std::vector<Proportion> proportions;
+  std::vector<std::int64_t> windows;
+  for (const Source& source : options_.sources) {
+    sources_.push_back(Cut(source.tokens));
+    proportions.push_back(source.proportion);
+    windows.push_back(sources_.back().windows);
   }
-  std::vector<std::int64_t> quotas;
-  for (const Windowed& source : sources_) quotas.push_back(source.quota);
+  if (sources_.empty()) sources_ = {Cut(options_.tokens)};
+  const std::vector<std::int64_t> quotas =
+      proportions.empty() ? std::vector{sources_.front().windows} : Quotas(proportions, windows);
+  for (std::size_t i = 0; i < quotas.size(); ++i) sources_[i].quota = quotas[i];
   order_ = Interleaving(quotas);
   windows_ = order_.Windows();
   if (windows_ >= kMostTargets / options_.length) {
@@ -363,12 +335,6 @@ bool SameMixture(const Sampler& was, const Sampler& now, const Sampler::Options&
   return true;
 }
 
-std::vector<int> Identity(std::int64_t count) {
-  std::vector<int> places;
-  for (std::int64_t i = 0; i < count; ++i) places.push_back(static_cast<int>(i));
-  return places;
-}
-
 }  // namespace
 
 Origin MoveOrigin(const Origin& origin, const Sampler::Options& from, const Sampler::Options& to,
@@ -377,23 +343,24 @@ Origin MoveOrigin(const Origin& origin, const Sampler::Options& from, const Samp
   before.origin = origin;
   after.origin = {};
   const Sampler was(before), now(after);
-  const std::vector<int> sources = from_of.empty() ? Identity(now.SourceCount()) : from_of;
+  std::vector<int> sources = from_of;
+  if (sources.empty()) {
+    sources.resize(static_cast<std::size_t>(now.SourceCount()));
+    std::iota(sources.begin(), sources.end(), 0);
+  }
   after.origin = origin;
   if (!SameMixture(was, now, from, to, sources)) {
     after.origin.sample = Scaled(origin.sample, was.Windows(), now.Windows());
     const std::vector<SourcePlace> places = was.Places(origin.step);
     after.origin.sources.clear();
     for (std::size_t i = 0; i < sources.size(); ++i) {
-      SourcePlace place;
-      if (sources[i] >= 0) {
-        const auto before_i = static_cast<std::size_t>(sources[i]);
-        place = places.at(before_i);
-        if (!SameWindows(from, before_i, to, i)) {
-          place.windows = Scaled(place.windows, was.WindowsOf(sources[i]),
-                                 now.WindowsOf(static_cast<std::int64_t>(i)));
-        }
-      }
-      after.origin.sources.push_back(place);
+      SourcePlace& place = after.origin.sources.emplace_back();
+      if (sources[i] < 0) continue;
+      const auto before_i = static_cast<std::size_t>(sources[i]);
+      place = places.at(before_i);
+      if (SameWindows(from, before_i, to, i)) continue;
+      place.windows = Scaled(place.windows, was.WindowsOf(sources[i]),
+                             now.WindowsOf(static_cast<std::int64_t>(i)));
     }
     // A single file that was never in a mixture needs no place: the sample determines it.
     if (origin.sources.empty() && from.sources.empty() && to.sources.empty()) {

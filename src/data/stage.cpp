@@ -9,7 +9,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -19,7 +18,6 @@
 #include <vector>
 
 #include "trireme/base/clock.hpp"
-#include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/comm/flight_recorder.hpp"
 
@@ -54,13 +52,11 @@ TokenMemory::TokenMemory(const comm::Communicator& world, const comm::Communicat
     base = own_.get();
   }
   auto* next = static_cast<std::byte*>(base);
-  for (const Split split : kSplits) {
-    if (!Keeps(split)) continue;
-    for (const Array array : kArrays) {
-      const StoredArray& stored = layout.Of(split, array);
-      if (!stored.There()) continue;
-      bases_[static_cast<std::size_t>(split)][static_cast<std::size_t>(array)] = next;
-      next += Aligned(stored.Bytes());
+  for (std::size_t split = 0; split < keeps_.size(); ++split) {
+    for (std::size_t a = 0; a < kArrays.size() && keeps_.at(split); ++a) {
+      const StoredArray& array = layout.arrays.at(split).at(a);
+      if (array.There()) bases_.at(split).at(a) = next;
+      next += Aligned(array.Bytes());
     }
   }
 }
@@ -90,69 +86,34 @@ void TokenMemory::Publish() {
 
 namespace {
 
-// One round of reading: reader r reads elements [Begin(r), Begin(r + 1)) of the array.
-struct Round {
-  std::int64_t first = 0, count = 0;  // elements
-  int readers = 1;
-  std::int64_t Begin(int reader) const { return first + count * reader / readers; }
-};
+// Reads elements [begin, end) of an array to `to`; returns the first bad one.
+BadValue ReadChecked(const TokenArrays& file, const StoredArray& array, std::int64_t begin,
+                     std::int64_t end, void* to) {
+  if (begin == end) return {};
+  return FirstBad(array, file.ReadElements(array, begin, end, to));
+}
 
-// Reads one array of the file on one reader.
-class ArrayReader {
- public:
-  ArrayReader(const std::string& path, const TokenLayout& layout, const TokenMemory& memory,
-              Split split, Array array)
-      : path_(path),
-        layout_(layout),
-        stored_(layout.Of(split, array)),
-        split_(split),
-        array_(array),
-        base_(static_cast<std::byte*>(memory.At(split, array))) {}
+// Throws AgreedError on all ranks for the first bad element that any rank found; returns if none
+// did. bad: this rank's first one. Collective over `world`.
+void AgreeOnBad(const comm::Communicator& world, const std::string& path, const StoredArray& array,
+                BadValue bad) {
+  const std::int64_t first = world.Min(bad.offset);
+  if (first == kNoElement) return;
+  const auto finder =
+      static_cast<int>(world.Min(std::int64_t{bad.offset == first ? world.Rank() : world.Size()}));
+  world.Broadcast(&bad.value, sizeof bad.value, finder);
+  world.Together([&] { throw BadElement(path, array, {first, bad.value}); });
+}
 
-  // Reads elements [begin, end); returns the offset of the first bad one, or kNoElement. Serial.
-  std::int64_t Read(const TokenArrays& file, std::int64_t begin, std::int64_t end) const {
-    if (begin == end) return kNoElement;
-    file.Read(layout_, split_, array_, begin, end, At(begin));
-    Elements elements{At(begin), begin, end};
-    if (array_ == Array::kDocuments && begin > 0) {
-      file.Read(layout_, split_, array_, begin - 1, begin, &elements.before);
+// Calls visit(array) for each array of the kept splits (by Split) that the file has.
+template <typename Layout, typename Visit>
+void EachArray(Layout& layout, const std::array<bool, 3>& kept, Visit visit) {
+  for (std::size_t split = 0; split < kept.size(); ++split) {
+    for (auto& array : layout.arrays.at(split)) {
+      if (kept.at(split) && array.There()) visit(array);
     }
-    return FirstBad(layout_, split_, array_, elements);
   }
-
-  // Exchanges the parts of a round, so that every reader has all. Collective over the readers.
-  void PassOn(const comm::Communicator& readers, const Round& round) const {
-    if (readers.Size() == 1) return;
-    std::vector<int> counts, begins;
-    for (int reader = 0; reader < readers.Size(); ++reader) {
-      const std::int64_t begin = round.Begin(reader) - round.first;
-      const std::int64_t end = round.Begin(reader + 1) - round.first;
-      begins.push_back(static_cast<int>(begin * stored_.width));
-      counts.push_back(static_cast<int>((end - begin) * stored_.width));
-    }
-    const comm::Recorded recorded(readers, comm::Call::kAllGather, round.count * stored_.width);
-    MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, At(round.first), counts.data(), begins.data(),
-                   MPI_BYTE, readers.Handle());
-  }
-
-  // Throws on all ranks if any of them found a bad element; the error names the first. bad: offset
-  // of this rank's first bad element, or kNoElement. Collective.
-  void RequireGood(const comm::Communicator& world, std::int64_t bad) const {
-    BadValue found{bad, 0};
-    if (bad != kNoElement) found.value = ValueAt(stored_, {At(bad), bad, bad + 1}, bad);
-    AgreeOnBad(world, path_, layout_, {split_, array_}, found);
-  }
-
- private:
-  void* At(std::int64_t element) const { return base_ + element * stored_.width; }
-
-  const std::string& path_;
-  const TokenLayout& layout_;
-  const StoredArray& stored_;
-  const Split split_;
-  const Array array_;
-  std::byte* const base_;
-};
+}
 
 constexpr std::string_view kPrefix = "trireme_tokens_";
 constexpr std::string_view kUnique = "XXXXXX";  // replaced by mkostemp(3)
@@ -210,18 +171,6 @@ Hash HashOf(std::span<const std::byte> bytes) {
   return {static_cast<std::int64_t>(hash.low64), static_cast<std::int64_t>(hash.high64)};
 }
 
-// Whether the error means that the folder is full.
-bool IsFull(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
-
-Error CannotHold(const std::string& folder, std::int64_t bytes, int error) {
-  const std::string what =
-      fmt::format("{}: cannot hold {} bytes of tokens: {}", folder, bytes, ErrorText(error));
-  if (!IsFull(error)) return RunError(what);
-  return InputError(what,
-                    "data.staging_path names another folder of the nodes; data.staging = "
-                    "stream needs none.");
-}
-
 // A node's copy while it is being filled.
 class Copy {
  public:
@@ -252,7 +201,15 @@ class Copy {
   }
 
  private:
-  [[noreturn]] void Fail(std::int64_t bytes) const { throw CannotHold(folder_, bytes, errno); }
+  [[noreturn]] void Fail(std::int64_t bytes) const {
+    const int error = errno;
+    const std::string what =
+        fmt::format("{}: cannot hold {} bytes of tokens: {}", folder_, bytes, ErrorText(error));
+    if (error != ENOSPC && error != EDQUOT && error != EFBIG) throw RunError(what);
+    throw InputError(what,
+                     "data.staging_path names another folder of the nodes; data.staging = stream "
+                     "needs none.");
+  }
 
   const std::string& folder_;
   int file_;
@@ -276,14 +233,19 @@ class Stager {
   std::int64_t Nodes() const { return nodes_; }
 
   // Copies an array. Collective.
-  void Stage(const ArrayName& name, const std::function<void()>& after_round) {
-    const StoredArray& stored = layout_.Of(name.split, name.array);
-    const std::int64_t most = std::max<std::int64_t>(1, request_.chunk_bytes / stored.width);
-    for (std::int64_t first = 0; first < stored.count;) {
-      const std::int64_t end = std::min(stored.count, first + at_once_ * most);
-      StageRound(name, {first, end, most});
-      turn_ += (end - first + most - 1) / most;
+  void Stage(const StoredArray& array, const std::function<void()>& after_round) {
+    const std::int64_t most = std::max<std::int64_t>(1, request_.chunk_bytes / array.width);
+    for (std::int64_t first = 0; first < array.count;) {
+      const std::int64_t end = std::min(array.count, first + at_once_ * most);
+      std::vector<Chunk> chunks;
+      for (std::byte* slot = room_.data(); first < end; first += most, ++turn_) {
+        if (copy_ == nullptr) continue;
+        const auto reader = static_cast<int>(turn_ % nodes_);
+        chunks.push_back({array, first, std::min(end, first + most), reader, slot});
+        slot += request_.chunk_bytes + kHashBytes;
+      }
       first = end;
+      StageRound(array, chunks);
       if (after_round) after_round();
     }
   }
@@ -304,79 +266,56 @@ class Stager {
   }
 
  private:
-  // Elements [first, end) of an array, in chunks of up to `most` elements.
-  struct Round {
-    std::int64_t first = 0, end = 0, most = 0;
+  // Elements [begin, end) of an array on their way from one node to all: at `data`, followed by
+  // their hash.
+  struct Chunk {
+    const StoredArray& array;
+    std::int64_t begin, end;
+    int reader;  // rank of fillers_
+    std::byte* data;
+    std::int64_t Bytes() const { return (end - begin) * array.width; }
   };
 
-  std::byte* Slot(std::int64_t chunk) {
-    return room_.data() + chunk * (request_.chunk_bytes + kHashBytes);
-  }
-  int ReaderOf(std::int64_t chunk) const { return static_cast<int>((turn_ + chunk) % nodes_); }
-
-  void StageRound(const ArrayName& name, const Round& round) {
-    const std::int64_t chunks = (round.end - round.first + round.most - 1) / round.most;
-    const std::int64_t width = layout_.Of(name.split, name.array).width;
-    const auto end_of = [&](std::int64_t chunk) {
-      return std::min(round.end, round.first + (chunk + 1) * round.most);
-    };
-    BadValue bad{kNoElement, 0};
+  void StageRound(const StoredArray& array, std::span<const Chunk> chunks) {
+    BadValue bad;
     request_.world.Together([&] {
-      for (std::int64_t chunk = 0; copy_ != nullptr && chunk < chunks; ++chunk) {
-        if (ReaderOf(chunk) != fillers_.Rank()) continue;
-        bad = ReadChunk(name, round.first + chunk * round.most, end_of(chunk), Slot(chunk));
+      for (const Chunk& chunk : chunks) {
+        if (chunk.reader == fillers_.Rank()) bad = ReadChunk(chunk);
       }
     });
-    AgreeOnBad(request_.world, request_.path, layout_, name, bad);
-    for (std::int64_t chunk = 0; copy_ != nullptr && chunk < chunks; ++chunk) {
-      const std::int64_t begin = round.first + chunk * round.most;
-      fillers_.Broadcast(Slot(chunk), (end_of(chunk) - begin) * width + kHashBytes,
-                         ReaderOf(chunk));
+    AgreeOnBad(request_.world, request_.path, array, bad);
+    for (const Chunk& chunk : chunks) {
+      fillers_.Broadcast(chunk.data, chunk.Bytes() + kHashBytes, chunk.reader);
     }
     request_.world.Together([&] {
-      for (std::int64_t chunk = 0; copy_ != nullptr && chunk < chunks; ++chunk) {
-        KeepChunk(name, round.first + chunk * round.most, end_of(chunk), Slot(chunk));
-      }
+      for (const Chunk& chunk : chunks) KeepChunk(chunk);
     });
   }
 
-  // Reads elements [begin, end) to `to`, followed by their hash. Returns the first bad element.
-  BadValue ReadChunk(const ArrayName& name, std::int64_t begin, std::int64_t end, std::byte* to) {
-    const auto& [split, array] = name;
+  // Reads a chunk from the source. Returns the first bad element.
+  BadValue ReadChunk(const Chunk& chunk) {
     if (!source_) source_.emplace(request_.path, layout_);
-    source_->Read(layout_, split, array, begin, end, to);
+    const BadValue bad = ReadChecked(*source_, chunk.array, chunk.begin, chunk.end, chunk.data);
     // Distance to this rank's next chunk, if that is full.
-    const std::int64_t next = nodes_ * (end - begin);
-    source_->Prefetch(layout_, split, array, begin + next, end + next);
-    const StoredArray& stored = layout_.Of(split, array);
-    Elements elements{to, begin, end};
-    if (array == Array::kDocuments && begin > 0) {
-      source_->Read(layout_, split, array, begin - 1, begin, &elements.before);
-    }
-    const std::int64_t bad = FirstBad(layout_, split, array, elements);
+    const std::int64_t next = nodes_ * (chunk.end - chunk.begin);
+    source_->Prefetch(chunk.array, chunk.begin + next, chunk.end + next);
     source_->RequireUnchanged();  // a file that is being written to may show anything
-    const auto bytes = static_cast<std::size_t>((end - begin) * stored.width);
-    const Hash hash = HashOf({to, bytes});
-    std::memcpy(to + bytes, hash.data(), sizeof hash);
-    if (bad == kNoElement) return {kNoElement, 0};
-    return {bad, ValueAt(stored, elements, bad)};
+    const Hash hash = HashOf({chunk.data, static_cast<std::size_t>(chunk.Bytes())});
+    std::memcpy(chunk.data + chunk.Bytes(), hash.data(), sizeof hash);
+    return bad;
   }
 
   // Writes a chunk to the copy, reads it back and compares the hashes.
-  void KeepChunk(const ArrayName& name, std::int64_t begin, std::int64_t end,
-                 const std::byte* from) {
-    const StoredArray& stored = layout_.Of(name.split, name.array);
-    const std::int64_t offset = stored.offset + begin * stored.width;
-    const std::int64_t bytes = (end - begin) * stored.width;
+  void KeepChunk(const Chunk& chunk) {
+    const std::int64_t offset = chunk.array.offset + chunk.begin * chunk.array.width;
     Hash sent{};
-    std::memcpy(sent.data(), from + bytes, sizeof sent);
-    copy_->Write(offset, {from, static_cast<std::size_t>(bytes)});
-    const Hash kept = copy_->ReadBack(offset, bytes);
+    std::memcpy(sent.data(), chunk.data + chunk.Bytes(), sizeof sent);
+    copy_->Write(offset, {chunk.data, static_cast<std::size_t>(chunk.Bytes())});
+    const Hash kept = copy_->ReadBack(offset, chunk.Bytes());
     if (kept != sent) {
       throw RunError(
           fmt::format("{}: {}: the copy in {} has another hash than the file, from offset {} on",
-                      request_.path, layout_.PathOf(name.split, name.array),
-                      request_.keeping.folder, begin),
+                      request_.path, chunk.array.Path(), request_.keeping.folder, chunk.begin),
           "A node's memory, its disk or the network has changed it.");
     }
     const std::array<Hash, 2> both = {hash_, kept};
@@ -391,34 +330,11 @@ class Stager {
   std::int64_t at_once_;  // chunks per round
   std::vector<std::byte> room_;
   std::optional<TokenArrays> source_;  // opened when this rank first reads
-  std::int64_t turn_ = 0;              // chunks before this round
+  std::int64_t turn_ = 0;              // chunks so far
   Hash hash_{};                        // combined hash of all chunks so far
 };
 
-// Calls visit({split, array}) for each array of the kept splits that the file has.
-template <typename Visit>
-void EachArray(const TokenLayout& layout, const Keeping& keeping, Visit visit) {
-  for (const Split split : kSplits) {
-    if (!keeping.splits.at(static_cast<std::size_t>(split))) continue;
-    for (const Array array : kArrays) {
-      if (layout.Of(split, array).There()) visit(ArrayName{split, array});
-    }
-  }
-}
-
 }  // namespace
-
-void AgreeOnBad(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
-                const ArrayName& array, BadValue bad) {
-  const std::int64_t first = world.Min(bad.offset);
-  if (first == kNoElement) return;
-  const auto finder =
-      static_cast<int>(world.Min(std::int64_t{bad.offset == first ? world.Rank() : world.Size()}));
-  world.Broadcast(&bad.value, sizeof bad.value, finder);
-  world.Together([&] {
-    throw BadElement(path, layout, array.split, array.array, {first, bad.value});
-  });
-}
 
 void ReadArrays(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
                 TokenMemory& memory, const std::function<void()>& after_round,
@@ -429,26 +345,34 @@ void ReadArrays(const comm::Communicator& world, const std::string& path, const 
   world.Together([&] {
     if (reads) file.emplace(path, layout);
   });
-  for (const Split split : kSplits) {
-    for (const Array array : kArrays) {
-      if (!memory.Keeps(split)) continue;
-      const StoredArray& stored = layout.Of(split, array);
-      if (!stored.There()) continue;
-      const ArrayReader reader(path, layout, memory, split, array);
-      const std::int64_t most = std::max<std::int64_t>(round_bytes / stored.width, 1);
-      for (std::int64_t first = 0; first < stored.count; first += most) {
-        const Round round = {first, std::min(most, stored.count - first), readers.Size()};
-        std::int64_t bad = kNoElement;
-        world.Together([&] {
-          if (!reads) return;
-          bad = reader.Read(*file, round.Begin(readers.Rank()), round.Begin(readers.Rank() + 1));
-        });
-        reader.RequireGood(world, bad);
-        if (reads) reader.PassOn(readers, round);
-        if (after_round) after_round();
+  EachArray(layout, memory.Kept(), [&](const StoredArray& array) {
+    const std::int64_t most = std::max<std::int64_t>(round_bytes / array.width, 1);
+    for (std::int64_t first = 0; first < array.count; first += most) {
+      // In this round, reader r reads the elements from begin_of(r) on, counted from `first`.
+      const std::int64_t count = std::min(most, array.count - first);
+      const auto begin_of = [&](int reader) { return count * reader / readers.Size(); };
+      auto* const to =
+          static_cast<std::byte*>(memory.At(array.split, array.array)) + first * array.width;
+      BadValue bad;
+      world.Together([&] {
+        if (!reads) return;
+        const std::int64_t begin = begin_of(readers.Rank()), end = begin_of(readers.Rank() + 1);
+        bad = ReadChecked(*file, array, first + begin, first + end, to + begin * array.width);
+      });
+      AgreeOnBad(world, path, array, bad);
+      if (reads && readers.Size() > 1) {
+        std::vector<int> counts, begins;
+        for (int reader = 0; reader < readers.Size(); ++reader) {
+          begins.push_back(static_cast<int>(begin_of(reader) * array.width));
+          counts.push_back(static_cast<int>(begin_of(reader + 1) * array.width) - begins.back());
+        }
+        const comm::Recorded recorded(readers, comm::Call::kAllGather, count * array.width);
+        MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, to, counts.data(), begins.data(), MPI_BYTE,
+                       readers.Handle());
       }
+      if (after_round) after_round();
     }
-  }
+  });
   world.Together([&] {
     if (reads) file->RequireUnchanged();
   });
@@ -467,26 +391,32 @@ int RemoveLeftovers(const std::string& folder) {
   return removed;
 }
 
-NodeFile MakeNodeFile(const comm::Communicator& world, const comm::Communicator& node,
-                      const std::string& folder, bool reads) {
-  NodeFile made;
+// Creates an empty file in `folder` on each node that has a reading rank, opens it, and removes its
+// name: the system frees it when the last of its ranks ends, in whatever way. A SIGKILL in between
+// leaves an empty file with a name, which the next call removes. reads: this rank is to read it.
+// Returns it on reading ranks and on the node's first rank, which fills it. Collective over
+// `world`.
+static std::optional<Descriptor> MakeNodeFile(const comm::Communicator& world,
+                                              const comm::Communicator& node,
+                                              const std::string& folder, bool reads) {
+  std::optional<Descriptor> file;
   Name name;
   const bool stages = node.Max(std::int64_t{reads}) > 0;
   world.Together([&] {
     if (!stages || !node.IsRoot()) return;
     RemoveLeftovers(folder);
-    made.filled.emplace(MakeLocked(folder, name));
+    file.emplace(MakeLocked(folder, name));
   });
   const std::string path = node.Broadcast(name.path);
   world.Together([&] {
     if (!reads || node.IsRoot()) return;
-    made.read.emplace(path, O_RDONLY);
-    if (made.read->Valid()) return;
+    file.emplace(path, O_RDONLY);
+    if (file->Valid()) return;
     throw RunError(fmt::format("{}: cannot be opened by a rank of the node that made it: {}", path,
                                ErrorText(errno)),
                    "Do these ranks see different folders, as in containers of their own?");
   });
-  return made;
+  return file;
 }
 
 std::unique_ptr<const TokenArrays> StageOnNodes(const StagingRequest& request, TokenLayout& layout,
@@ -495,37 +425,29 @@ std::unique_ptr<const TokenArrays> StageOnNodes(const StagingRequest& request, T
   const double start = Seconds();
   const Keeping& keeping = request.keeping;
   const comm::Communicator& world = request.world;
-  NodeFile file = MakeNodeFile(world, request.node, keeping.folder, keeping.reads);
+  std::optional<Descriptor> file = MakeNodeFile(world, request.node, keeping.folder, keeping.reads);
   std::optional<Copy> copy;
-  if (file.filled) copy.emplace(keeping.folder, *file.filled);
+  if (file && request.node.IsRoot()) copy.emplace(keeping.folder, *file);
   staged = {.files = 1};
-  EachArray(layout, keeping, [&](const ArrayName& name) {
-    staged.bytes += layout.Of(name.split, name.array).Bytes();
-  });
   world.Together([&] {
-    if (!copy) return;
-    EachArray(layout, keeping, [&](const ArrayName& name) {
-      const StoredArray& stored = layout.Of(name.split, name.array);
-      copy->Reserve(layout.bytes, stored.offset, stored.Bytes());
+    EachArray(layout, keeping.splits, [&](const StoredArray& array) {
+      staged.bytes += array.Bytes();
+      if (copy) copy->Reserve(layout.bytes, array.offset, array.Bytes());
     });
   });
   std::unique_ptr<const TokenArrays> opened;
   {
     Stager stager(request, layout, copy ? &*copy : nullptr);
     staged.nodes = stager.Nodes();
-    EachArray(layout, keeping, [&](const ArrayName& name) { stager.Stage(name, after_round); });
+    EachArray(layout, keeping.splits,
+              [&](const StoredArray& array) { stager.Stage(array, after_round); });
     stager.Finish();
   }
-  for (const Split split : kSplits) {
-    if (!keeping.splits.at(static_cast<std::size_t>(split))) continue;
-    for (StoredArray& array : layout.arrays.at(static_cast<std::size_t>(split))) {
-      array.big_endian = false;
-    }
-  }
+  EachArray(layout, keeping.splits, [](StoredArray& array) { array.big_endian = false; });
   world.Together([&] {
     if (!keeping.reads) return;
     opened = std::make_unique<TokenArrays>(fmt::format("{} (its copy on the node)", request.path),
-                                           std::move(file.read ? *file.read : *file.filled));
+                                           std::move(*file));
   });
   staged.seconds = world.Max(Seconds() - start);
   return opened;

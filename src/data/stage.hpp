@@ -2,6 +2,7 @@
 // once.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -9,10 +10,8 @@
 #include <optional>
 #include <string>
 
-#include "hdf5.hpp"
 #include "token_arrays.hpp"
 #include "token_layout.hpp"
-#include "trireme/base/files.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/comm/shared_memory.hpp"
 
@@ -34,6 +33,7 @@ class TokenMemory {
   // Makes the filling rank's writes visible to its node. Collective over the node.
   void Publish();
 
+  const std::array<bool, 3>& Kept() const { return keeps_; }  // by Split
   bool Keeps(Split split) const { return keeps_.at(static_cast<std::size_t>(split)); }
   // First element of an array (StoredArray::width bytes each); null if the file has no such array.
   void* At(Split split, Array array) const {
@@ -64,27 +64,6 @@ inline constexpr std::int64_t kRoundBytes = std::int64_t{1} << 28;
 void ReadArrays(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
                 TokenMemory& memory, const std::function<void()>& after_round = {},
                 std::int64_t round_bytes = kRoundBytes);
-
-// Throws AgreedError on all ranks for the first bad element that any rank found; returns if none
-// did. bad: this rank's first one; its offset is kNoElement if there is none. Collective over
-// `world`.
-void AgreeOnBad(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
-                const ArrayName& array, BadValue bad);
-
-// A file on a node that loses its name once the node's ranks have opened it. The system frees it
-// when the last of them ends, in whatever way.
-
-struct NodeFile {
-  std::optional<Descriptor> filled;  // on the node's first rank, which fills it and may read it
-  std::optional<Descriptor> read;    // on other ranks that read it
-};
-
-// Creates an empty file in `folder` on each node that has a reading rank, opens it, and removes its
-// name. reads: this rank is to read it. A SIGKILL in between leaves an empty file with a name,
-// which the next call removes (RemoveLeftovers). Collective over `world`; node: the ranks of this
-// node. Throws AgreedError.
-NodeFile MakeNodeFile(const comm::Communicator& world, const comm::Communicator& node,
-                      const std::string& folder, bool reads);
 
 // Removes this user's empty node files that no process has open; returns how many. Serial.
 int RemoveLeftovers(const std::string& folder);

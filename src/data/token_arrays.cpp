@@ -12,11 +12,10 @@
 #include <memory>
 
 #include "hdf5.hpp"
-#include "trireme/base/error.hpp"
 
 namespace trireme::data {
 
-std::string Sha256(std::span<const std::string_view> texts) {
+std::string Sha256(const std::vector<std::string_view>& texts) {
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
                                                                         &EVP_MD_CTX_free);
   bool good = context && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1;
@@ -42,23 +41,30 @@ constexpr std::int64_t kPartBytes = 4096;  // size of each part of the sample
 std::string SampleOf(const std::string& path, int file, const TokenLayout& layout) {
   std::string sample;
   std::array<std::byte, kPartBytes> room{};
-  for (const Split split : kSplits) {
-    for (const Array array : kArrays) {
-      const StoredArray& stored = layout.Of(split, array);
+  for (const auto& of_split : layout.arrays) {
+    for (const StoredArray& stored : of_split) {
       const std::int64_t piece = std::min(kPartBytes, stored.Bytes());
       for (const std::int64_t at : {0, 1, 2}) {
         const std::int64_t from = stored.offset + (stored.Bytes() - piece) * at / 2;
         const std::int64_t got = ReadAt(file, room.data(), piece, from);
         if (got < piece && errno != 0) {
-          throw InputError(fmt::format("{}: {}: cannot be read: {}", path,
-                                       layout.PathOf(split, array), ErrorText(errno)));
+          throw InputError(
+              fmt::format("{}: {}: cannot be read: {}", path, stored.Path(), ErrorText(errno)));
         }
         sample.append(reinterpret_cast<const char*>(room.data()), static_cast<std::size_t>(got));
       }
     }
   }
-  const std::array<std::string_view, 1> texts = {sample};
-  return Sha256(texts);
+  return Sha256({sample});
+}
+
+// The first element that is at least `limit`.
+template <typename T>
+BadValue FirstFrom(const Elements& elements, std::uint64_t limit) {
+  const std::span<const T> values = As<T>(elements);
+  const auto at = std::ranges::find_if(values, [limit](T value) { return value >= limit; });
+  if (at == values.end()) return {};
+  return {elements.begin + (at - values.begin()), *at};
 }
 
 Descriptor Open(const std::string& path) {
@@ -70,6 +76,36 @@ Descriptor Open(const std::string& path) {
 }
 
 }  // namespace
+
+BadValue FirstBad(const StoredArray& array, const Elements& elements) {
+  if (array.width == 1) return FirstFrom<std::uint8_t>(elements, array.limit);
+  if (array.width == 2) return FirstFrom<std::uint16_t>(elements, array.limit);
+  if (array.width == 4) return FirstFrom<std::uint32_t>(elements, array.limit);
+  std::uint64_t before = elements.before;
+  std::int64_t offset = elements.begin;
+  for (const std::uint64_t value : As<std::uint64_t>(elements)) {
+    const bool good = offset == 0 ? value == 0 : value > before && value < array.limit;
+    if (!good) return {offset, value};
+    before = value;
+    ++offset;
+  }
+  return {};
+}
+
+Error BadElement(const std::string& path, const StoredArray& array, const BadValue& bad) {
+  if (array.array == Array::kTokens) {
+    return InputError(
+        fmt::format("{}: {}: token at offset {} has id {}, but the vocabulary has {} words", path,
+                    array.Path(), bad.offset, bad.value, array.limit),
+        "The file is damaged: write it again with job.task = tokenize.");
+  }
+  const std::string rule =
+      array.array == Array::kMask
+          ? "0 or 1 expected"
+          : fmt::format("beginnings ascend from 0 and stay below the {} tokens", array.limit);
+  return TokenFileError(path, array.Path(),
+                        fmt::format("{} at offset {}: {}", bad.value, bad.offset, rule));
+}
 
 void TakeSample(const std::string& path, int file, TokenLayout& layout) {
   struct stat status = {};
@@ -96,47 +132,51 @@ TokenArrays::TokenArrays(std::string path, const TokenLayout& layout)
 TokenArrays::TokenArrays(std::string path, Descriptor copy)
     : path_(std::move(path)), file_(std::move(copy)), state_(StateNow()) {}
 
-void TokenArrays::Read(const TokenLayout& layout, Split split, Array array, std::int64_t begin,
-                       std::int64_t end, void* to) const {
-  const StoredArray& stored = layout.Of(split, array);
+void TokenArrays::Read(const StoredArray& array, std::int64_t begin, std::int64_t end,
+                       void* to) const {
   const std::span<std::byte> room(static_cast<std::byte*>(to),
-                                  static_cast<std::size_t>((end - begin) * stored.width));
-  const std::int64_t from = stored.offset + begin * stored.width;
-  const std::int64_t got = ReadAt(file_.Get(), to, std::ssize(room), from);
+                                  static_cast<std::size_t>((end - begin) * array.width));
+  const std::int64_t got =
+      ReadAt(file_.Get(), to, std::ssize(room), array.offset + begin * array.width);
   if (got < std::ssize(room) && errno != 0) {
-    throw RunError(fmt::format("{}: {}: cannot be read at offset {}: {}", path_,
-                               layout.PathOf(split, array), begin, ErrorText(errno)));
+    throw RunError(fmt::format("{}: {}: cannot be read at offset {}: {}", path_, array.Path(),
+                               begin, ErrorText(errno)));
   }
   if (got < std::ssize(room)) {
     throw RunError(
         fmt::format(
             "{}: {}: the file ends before offset {}: it has shrunk since this job opened it", path_,
-            layout.PathOf(split, array), begin + got / stored.width),
+            array.Path(), begin + got / array.width),
         kLeaveAlone);
   }
-  if (!stored.big_endian) return;
-  for (auto at = room.begin(); at != room.end(); at += stored.width) {
-    std::reverse(at, at + stored.width);
+  if (!array.big_endian) return;
+  for (auto at = room.begin(); at != room.end(); at += array.width) {
+    std::reverse(at, at + array.width);
   }
 }
 
-void TokenArrays::Prefetch(const TokenLayout& layout, Split split, Array array, std::int64_t begin,
-                           std::int64_t end) const {
-  const StoredArray& stored = layout.Of(split, array);
-  end = std::min(end, stored.count);
-  if (begin >= end) return;
-  ::posix_fadvise(file_.Get(), stored.offset + begin * stored.width, (end - begin) * stored.width,
+Elements TokenArrays::ReadElements(const StoredArray& array, std::int64_t begin, std::int64_t end,
+                                   void* to) const {
+  Elements elements{to, begin, end};
+  Read(array, begin, end, to);
+  if (array.array == Array::kDocuments && begin > 0)
+    Read(array, begin - 1, begin, &elements.before);
+  return elements;
+}
+
+void TokenArrays::Prefetch(const StoredArray& array, std::int64_t begin, std::int64_t end) const {
+  const std::int64_t count = std::min(end, array.count) - begin;
+  if (count <= 0) return;
+  ::posix_fadvise(file_.Get(), array.offset + begin * array.width, count * array.width,
                   POSIX_FADV_WILLNEED);
 }
 
-void TokenArrays::RequireGood(const TokenLayout& layout, Split split, Array array,
-                              const Elements& elements) const {
-  const std::int64_t bad = FirstBad(layout, split, array, elements);
-  if (bad == kNoElement) return;
+void TokenArrays::RequireGood(const StoredArray& array, const Elements& elements) const {
+  const BadValue bad = FirstBad(array, elements);
+  if (bad.offset == kNoElement) return;
   // A bad element may only mean that the file is being written to.
   RequireUnchanged();
-  const std::uint64_t value = ValueAt(layout.Of(split, array), elements, bad);
-  throw RunError(BadElement(path_, layout, split, array, {bad, value}).what());
+  throw RunError(BadElement(path_, array, bad).what());
 }
 
 FileState TokenArrays::StateNow() const {

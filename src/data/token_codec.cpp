@@ -5,7 +5,6 @@
 #include <locale.h>
 #include <wctype.h>
 #include <algorithm>
-#include <iterator>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/utf8.hpp"
@@ -13,22 +12,18 @@
 
 namespace trireme::data {
 
-LowerCase::LowerCase()
-    : locale_(newlocale(LC_CTYPE_MASK, "C.UTF-8", static_cast<locale_t>(nullptr))) {
-  if (locale_ == nullptr) {
+std::string LowerCased(std::string_view text) {
+  static const locale_t locale =
+      newlocale(LC_CTYPE_MASK, "C.UTF-8", static_cast<locale_t>(nullptr));
+  if (locale == nullptr) {
     throw RunError("tokenize.lowercase: this system has no C.UTF-8 locale",
                    "Lower the text before, or install the locale.");
   }
-}
-
-LowerCase::~LowerCase() { freelocale(static_cast<locale_t>(locale_)); }
-
-std::string LowerCase::operator()(std::string_view text) const {
   std::string lower;
   lower.reserve(text.size());
   for (std::size_t at = 0; at < text.size();) {
     const auto point = static_cast<wint_t>(NextCodePoint(text, at));
-    AppendUtf8(static_cast<char32_t>(towlower_l(point, static_cast<locale_t>(locale_))), lower);
+    AppendUtf8(static_cast<char32_t>(towlower_l(point, locale)), lower);
   }
   return lower;
 }
@@ -41,66 +36,72 @@ Vocabulary ByteVocabulary() {
   return vocabulary;
 }
 
-TokenCodec::TokenCodec(const Vocabulary& vocabulary, const std::string& tokenizer,
-                       const std::string& path, Files files)
-    : words_(vocabulary.words),
-      eos_(static_cast<std::int32_t>(vocabulary.eos)),
-      unk_(static_cast<std::int32_t>(vocabulary.unk)),
-      path_(path),
+TokenCodec::TokenCodec(Vocabulary vocabulary, std::string tokenizer, std::string path, Files files)
+    : vocabulary_(std::move(vocabulary)),
+      kind_(std::move(tokenizer)),
+      path_(std::move(path)),
+      eos_(static_cast<std::int32_t>(vocabulary_.eos)),
       files_(std::move(files)) {
-  if (IsSubword(tokenizer)) return;
-  if (tokenizer == kByteTokenizer) {
+  const std::vector<std::string>& words = vocabulary_.words;
+  if (IsSubword(kind_)) return;
+  if (kind_ == kByteTokenizer) {
     bytes_ = true;
-    if (words_ == ByteVocabulary().words) return;
-    throw InputError(path + ": /vocabulary/bytes: tokenizer 'byte' needs the 256 bytes in order");
+    if (words == ByteVocabulary().words) return;
+    throw InputError(path_ + ": /vocabulary/bytes: tokenizer 'byte' needs the 256 bytes in order");
   }
-  if (tokenizer == kNumeralsTokenizer) {
+  if (kind_ == kNumeralsTokenizer) {
     pieces_ = true;
-    for (const std::string& word : words_) longest_ = std::max(longest_, word.size());
-  } else if (tokenizer == kLowercaseTokenizer) {
-    lower_case_ = std::make_unique<LowerCase>();
-  } else if (tokenizer != kWordTokenizer && tokenizer != kHarbourTokenizer) {
+    for (const std::string& word : words) longest_ = std::max(longest_, word.size());
+  } else if (kind_ == kLowercaseTokenizer) {
+    lower_case_ = true;
+    LowerCased("");  // throws on a system without the locale
+  } else if (kind_ != kWordTokenizer && kind_ != kHarbourTokenizer) {
     throw InputError(fmt::format(
-        "{}: attribute tokenizer: '{}' is none of '{}', '{}', '{}', '{}', '{}', '{}', '{}'", path,
-        tokenizer, kWordTokenizer, kLowercaseTokenizer, kByteTokenizer, kHarbourTokenizer,
+        "{}: attribute tokenizer: '{}' is none of '{}', '{}', '{}', '{}', '{}', '{}', '{}'", path_,
+        kind_, kWordTokenizer, kLowercaseTokenizer, kByteTokenizer, kHarbourTokenizer,
         kNumeralsTokenizer, kBpeTokenizer, kSentencePieceTokenizer));
   }
-  Index(path);
-}
-
-void TokenCodec::Index(const std::string& path) {
-  ids_.reserve(words_.size());
-  for (std::size_t id = 0; id < words_.size(); ++id) {
-    const auto [known, added] = ids_.emplace(words_[id], static_cast<std::int32_t>(id));
+  ids_.reserve(words.size());
+  for (std::size_t id = 0; id < words.size(); ++id) {
+    const auto [known, added] = ids_.emplace(words[id], static_cast<std::int32_t>(id));
     if (added) continue;
-    throw InputError(fmt::format("{}: /vocabulary/bytes: words {} and {} are both '{}'", path,
-                                 known->second, id, words_[id]));
+    throw InputError(fmt::format("{}: /vocabulary/bytes: words {} and {} are both '{}'", path_,
+                                 known->second, id, words[id]));
   }
 }
 
 Tokenizer& TokenCodec::Subwords() const {
   if (!subwords_) {
     auto made = Make(files_, path_ + ": /tokenizer");
-    if (made->VocabularySize() != std::ssize(words_)) {
+    if (made->VocabularySize() != VocabularySize()) {
       throw InputError(fmt::format("{}: /tokenizer has {} tokens, /vocabulary {}", path_,
-                                   made->VocabularySize(), words_.size()));
+                                   made->VocabularySize(), VocabularySize()));
     }
     subwords_ = std::move(made);
   }
   return *subwords_;
 }
 
-std::int32_t TokenCodec::IdOf(std::string_view word) const {
+std::string TokenCodec::Piece(std::int32_t id) const {
+  if (id >= 0 && id < VocabularySize()) return vocabulary_.words[static_cast<std::size_t>(id)];
+  throw RunError(fmt::format("token id {} is not one of the {} words", id, VocabularySize()));
+}
+
+std::optional<std::int32_t> TokenCodec::Unk() const {
+  if (vocabulary_.unk < 0) return std::nullopt;
+  return static_cast<std::int32_t>(vocabulary_.unk);
+}
+
+std::int32_t TokenCodec::IdOfWord(std::string_view word) const {
   const auto found = ids_.find(word);
   if (found != ids_.end()) return found->second;
-  if (unk_ >= 0) return unk_;
+  if (const auto unk = Unk()) return *unk;
   throw InputError(fmt::format("'{}' is not in the vocabulary, which has no {}", word, kUnknown),
                    "Use words that occur in the corpus.");
 }
 
 // Takes the longest matching word at each place; a numeral has only one segmentation.
-std::vector<std::int32_t> TokenCodec::EncodePieces(std::string_view text) const {
-  std::vector<std::int32_t> ids;
+void TokenCodec::EncodePieces(std::string_view text, std::vector<std::int32_t>& ids) const {
   for (std::size_t at = 0; at < text.size();) {
     auto found = ids_.end();
     for (std::size_t length = std::min(longest_, text.size() - at); length > 0; --length) {
@@ -116,64 +117,41 @@ std::vector<std::int32_t> TokenCodec::EncodePieces(std::string_view text) const 
     ids.push_back(found->second);
     at += found->first.size();
   }
-  return ids;
 }
 
-std::vector<std::int32_t> TokenCodec::Encode(std::string_view text) const {
-  std::vector<std::int32_t> ids;
+void TokenCodec::Encode(std::string_view text, std::vector<std::int32_t>& ids) {
   if (bytes_) {
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
-    return ids;
+    return;
   }
   if (const std::size_t bad = FirstInvalidUtf8(text); bad != std::string_view::npos) {
     throw InputError(fmt::format("the text is not valid UTF-8 at byte offset {}", bad));
   }
-  if (!files_.empty()) {
-    std::vector<std::int32_t> suffix;
-    Subwords().Template(ids, suffix);
-    Subwords().Encode(text, ids);
-    return ids;
-  }
-  if (pieces_) return EncodePieces(text);
-  const std::string folded = lower_case_ ? (*lower_case_)(text) : std::string(text);
+  if (!files_.empty()) return Subwords().Encode(text, ids);
+  if (pieces_) return EncodePieces(text, ids);
+  std::string folded;
+  if (lower_case_) text = folded = LowerCased(text);
   // Each line end within the text becomes <eos>; nothing ends the last line.
   bool first = true;
-  ForEachLine(folded, [&](std::string_view line) {
+  ForEachLine(text, [&](std::string_view line) {
     if (!first) ids.push_back(eos_);
     first = false;
-    ForEachWord(line, [&](std::string_view word) { ids.push_back(IdOf(word)); });
+    ForEachWord(line, [&](std::string_view word) { ids.push_back(IdOfWord(word)); });
   });
-  return ids;
 }
 
-void TokenCodec::CheckId(std::int32_t id) const {
-  if (id >= 0 && static_cast<std::size_t>(id) < words_.size()) return;
-  throw RunError(fmt::format("token id {} is not one of the {} words", id, words_.size()));
-}
-
-std::string TokenCodec::Decode(const std::vector<std::int32_t>& ids) const {
+std::string TokenCodec::Decode(std::span<const std::int32_t> ids) const {
   std::string text;
-  if (!files_.empty()) {
-    for (const std::int32_t id : ids) CheckId(id);
-    return Subwords().Decode(ids);
-  }
   bool line_start = true;
   for (const std::int32_t id : ids) {
-    CheckId(id);
-    if (pieces_) {
-      if (id != eos_) text += words_[static_cast<std::size_t>(id)];
-      continue;
-    }
-    if (!bytes_ && id == eos_) {
-      text += '\n';
-      line_start = true;
-      continue;
-    }
-    if (!bytes_ && !line_start) text += ' ';
-    text += words_[static_cast<std::size_t>(id)];
-    line_start = false;
+    const std::string word = Piece(id);
+    if (!files_.empty() || (pieces_ && id == eos_)) continue;
+    const bool ends_line = !bytes_ && !pieces_ && id == eos_;
+    if (!bytes_ && !pieces_ && !ends_line && !line_start) text += ' ';
+    text += ends_line ? "\n" : word;
+    line_start = ends_line;
   }
-  return text;
+  return files_.empty() ? text : Subwords().Decode(ids);
 }
 
 }  // namespace trireme::data

@@ -15,50 +15,42 @@
 namespace trireme::data {
 
 struct TokenFile::Contents {
-  Contents(const comm::Communicator& world, const comm::Communicator& node, std::string file,
-           TokenLayout found, const Keeping& kept)
-      : path(std::move(file)),
-        layout(std::move(found)),
-        keeping(kept),
-        memory(world, node, layout, keeping),
-        bytes_here(keeping.staging == Staging::kSharedMemory ? memory.Bytes() / node.Size()
-                                                             : memory.Bytes()) {}
-
+  void Allocate(const comm::Communicator& world, const comm::Communicator& node) {
+    memory.emplace(world, node, layout, keeping);
+    const bool shared = keeping.staging == Staging::kSharedMemory;
+    bytes_here = memory->Bytes() / (shared ? node.Size() : 1);
+  }
   void RequireInMemory(Split split) const {
-    if (memory.Keeps(split)) return;
+    if (memory->Keeps(split)) return;
     throw std::logic_error(fmt::format("{}: the {} split is not in memory", path, NameOf(split)));
   }
 
-  std::string path;
-  TokenLayout layout;
-  Keeping keeping;
-  TokenMemory memory;
-  std::int64_t bytes_here;
-  std::unique_ptr<const TokenCodec> codec;
+  std::string path = {};
+  Keeping keeping = {};
+  TokenLayout layout = {};
+  std::optional<TokenMemory> memory = {};
+  std::int64_t bytes_here = 0;
+  std::unique_ptr<TokenCodec> codec = {};
   // The stream's file or the node's copy; on ranks that read it, otherwise null.
-  std::unique_ptr<const TokenArrays> opened;
-  StagedCopies staged;
+  std::unique_ptr<const TokenArrays> opened = {};
+  StagedCopies staged = {};
 };
 
 namespace {
 
 // SHA-256 of all texts, each preceded by its heading.
-std::string HashOf(const std::vector<std::string>& headings,
-                   const std::vector<std::string_view>& texts) {
+std::string HashOf(const std::vector<std::pair<std::string, std::string_view>>& texts) {
   std::vector<std::string_view> all;
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    all.emplace_back(headings[i]);
-    all.push_back(texts[i]);
-  }
+  for (const auto& [heading, text] : texts) all.insert(all.end(), {heading, text});
   return Sha256(all);
 }
 
 std::string HashOf(const Vocabulary& vocabulary) {
-  std::vector<std::string> lengths;
+  std::vector<std::pair<std::string, std::string_view>> texts;
   for (const std::string& word : vocabulary.words) {
-    lengths.push_back(fmt::format("{} ", word.size()));
+    texts.emplace_back(fmt::format("{} ", word.size()), word);
   }
-  return HashOf(lengths, {vocabulary.words.begin(), vocabulary.words.end()});
+  return HashOf(texts);
 }
 
 // The file's layout, from `known` if possible. That entry is used up, since the file may have
@@ -72,32 +64,14 @@ TokenLayout Describe(const std::string& path, Side side, KnownFiles* known) {
   return layout;
 }
 
-void CheckTokens(const TokenData& data) {
-  const auto words = std::ssize(data.vocabulary.words);
-  for (const Split split : kSplits) {
-    const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
-    if (tokens.size() < 2) {
-      throw InputError(
-          fmt::format("tokens in memory: {} holds {}, fewer than 2", NameOf(split), tokens.size()));
-    }
-    const auto bad = std::find_if(tokens.begin(), tokens.end(),
-                                  [words](std::int32_t id) { return id < 0 || id >= words; });
-    if (bad == tokens.end()) continue;
-    throw InputError(fmt::format("tokens in memory: {}: id {} at offset {} is not below {}",
-                                 NameOf(split), *bad, bad - tokens.begin(), words));
-  }
-}
-
 }  // namespace
 
 std::string TokenizerSha256Of(const std::map<std::string, std::string>& files) {
-  std::vector<std::string> headings;
-  std::vector<std::string_view> texts;
+  std::vector<std::pair<std::string, std::string_view>> texts;
   for (const auto& [name, contents] : files) {
-    headings.push_back(fmt::format("{} {} ", name, contents.size()));
-    texts.emplace_back(contents);
+    texts.emplace_back(fmt::format("{} {} ", name, contents.size()), contents);
   }
-  return files.empty() ? "" : HashOf(headings, texts);
+  return files.empty() ? "" : HashOf(texts);
 }
 
 TokenCounts CountTokens(const std::string& path, KnownFiles* known) {
@@ -142,11 +116,9 @@ std::int64_t StagedBytesOf(const TokenCounts& counts, const Keeping& keeping) {
 
 TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& node,
                      const std::string& path, const Keeping& keeping,
-                     const std::function<void()>& after_round) {
-  TokenLayout layout;
-  std::unique_ptr<const TokenCodec> codec;
-  std::unique_ptr<const TokenArrays> opened;
-  StagedCopies staged;
+                     const std::function<void()>& after_round)
+    : contents_(new Contents{.path = path, .keeping = keeping}) {
+  TokenLayout& layout = contents_->layout;
   const bool any = std::ranges::find(keeping.splits, true) != keeping.splits.end();
   const bool reads = keeping.staging == Staging::kStream && keeping.reads && any;
   // Rank 0 inspects the file alone: faults show before a collective call could hang on them.
@@ -155,55 +127,40 @@ TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& 
   });
   Broadcast(world, layout);
   world.Together([&] {
-    codec = std::make_unique<TokenCodec>(layout.vocabulary, layout.tokenizer, path,
-                                         layout.tokenizer_files);
-    if (reads) opened = std::make_unique<TokenArrays>(path, layout);
+    contents_->codec = std::make_unique<TokenCodec>(layout.vocabulary, layout.tokenizer, path,
+                                                    layout.tokenizer_files);
+    if (reads) contents_->opened = std::make_unique<TokenArrays>(path, layout);
   });
   if (keeping.staging == Staging::kNode && any) {
-    opened = StageOnNodes({path, keeping, world, node}, layout, staged, after_round);
+    contents_->opened =
+        StageOnNodes({path, keeping, world, node}, layout, contents_->staged, after_round);
   }
-  contents_ = std::make_unique<Contents>(world, node, path, std::move(layout), keeping);
-  contents_->codec = std::move(codec);
-  contents_->opened = std::move(opened);
-  contents_->staged = staged;
-  if (contents_->memory.Bytes() == 0) return;
-  ReadArrays(world, path, contents_->layout, contents_->memory, after_round);
+  contents_->Allocate(world, node);
+  if (contents_->memory->Bytes() == 0) return;
+  ReadArrays(world, path, layout, *contents_->memory, after_round);
 }
 
-TokenFile::TokenFile(const comm::Communicator& world, const TokenData& data) {
-  TokenLayout layout;
+TokenFile::TokenFile(const comm::Communicator& world, const TokenData& data)
+    : contents_(new Contents{}) {
+  TokenLayout& layout = contents_->layout;
   layout.vocabulary = data.vocabulary;
   layout.tokenizer = data.tokenizer;
   layout.source_sha256 = data.source_sha256;
   layout.entropy_rate = data.entropy_rate;
-  std::unique_ptr<const TokenCodec> codec;
   world.Together([&] {
-    CheckTokens(data);
-    codec = std::make_unique<TokenCodec>(layout.vocabulary, layout.tokenizer, "tokens in memory");
+    CheckTokens(data, "tokens in memory: ");
+    contents_->codec =
+        std::make_unique<TokenCodec>(layout.vocabulary, layout.tokenizer, "tokens in memory");
   });
-  for (std::size_t i = 0; i < data.tokens.size(); ++i) {
-    auto& arrays = layout.arrays.at(i);
-    arrays[0] = {.count = std::ssize(data.tokens[i]), .width = sizeof(std::uint32_t)};
-    if (!data.documents[i].empty()) {
-      arrays[1] = {.count = std::ssize(data.documents[i]), .width = sizeof(std::uint64_t)};
-    }
-    if (!data.counted[i].empty()) {
-      arrays[2] = {.count = std::ssize(data.counted[i]), .width = sizeof(std::uint8_t)};
-    }
-  }
-  contents_ =
-      std::make_unique<Contents>(world, world, std::string(), std::move(layout), Staging::kNone);
-  contents_->codec = std::move(codec);
-  for (const Split split : kSplits) {
-    const auto i = static_cast<std::size_t>(split);
-    const TokenMemory& memory = contents_->memory;
-    std::copy(data.tokens[i].begin(), data.tokens[i].end(),
-              static_cast<std::uint32_t*>(memory.At(split, Array::kTokens)));
-    std::copy(data.documents[i].begin(), data.documents[i].end(),
-              static_cast<std::uint64_t*>(memory.At(split, Array::kDocuments)));
-    std::copy(data.counted[i].begin(), data.counted[i].end(),
-              static_cast<std::uint8_t*>(memory.At(split, Array::kMask)));
-  }
+  VisitArrays(data, [&](Split split, Array array, const auto& values) {
+    if (values.empty()) return;
+    layout.arrays.at(static_cast<std::size_t>(split)).at(static_cast<std::size_t>(array)) = {
+        .count = std::ssize(values), .width = sizeof values.front()};
+  });
+  contents_->Allocate(world, world);
+  VisitArrays(data, [&]<typename T>(Split split, Array array, const std::vector<T>& values) {
+    std::ranges::copy(values, static_cast<T*>(contents_->memory->At(split, array)));
+  });
 }
 
 TokenFile::~TokenFile() = default;
@@ -211,7 +168,7 @@ TokenFile::TokenFile(TokenFile&&) noexcept = default;
 
 std::int64_t TokenFile::Size(Split split) const { return contents_->layout.Tokens(split); }
 
-bool TokenFile::Keeps(Split split) const { return contents_->memory.Keeps(split); }
+bool TokenFile::Keeps(Split split) const { return contents_->memory->Keeps(split); }
 
 bool TokenFile::HasDocuments(Split split) const {
   return contents_->layout.Of(split, Array::kDocuments).There();
@@ -224,7 +181,7 @@ bool TokenFile::HasMask(Split split) const {
 WindowView TokenFile::View(Split split, std::int64_t begin, std::int64_t count,
                            bool documents) const {
   contents_->RequireInMemory(split);
-  const TokenMemory& memory = contents_->memory;
+  const TokenMemory& memory = *contents_->memory;
   const TokenLayout& layout = contents_->layout;
   WindowView view;
   view.size = count;
@@ -253,7 +210,7 @@ std::int64_t TokenFile::Documents(Split split) const {
 
 std::span<const std::int64_t> TokenFile::Beginnings(Split split) const {
   contents_->RequireInMemory(split);
-  return {static_cast<const std::int64_t*>(contents_->memory.At(split, Array::kDocuments)),
+  return {static_cast<const std::int64_t*>(contents_->memory->At(split, Array::kDocuments)),
           static_cast<std::size_t>(Documents(split))};
 }
 
@@ -288,8 +245,12 @@ std::optional<double> TokenFile::EntropyRate() const { return contents_->layout.
 std::int64_t TokenFile::MemoryBytes() const { return contents_->bytes_here; }
 const std::string& TokenFile::Path() const { return contents_->path; }
 
-std::vector<std::int32_t> TokenFile::Encode(std::string_view text) const {
-  return contents_->codec->Encode(text);
+std::vector<std::int32_t> TokenFile::Encode(std::string_view text, bool whole) const {
+  std::vector<std::int32_t> ids, suffix;
+  contents_->codec->Template(ids, suffix);
+  contents_->codec->Encode(text, ids);
+  if (whole) ids.insert(ids.end(), suffix.begin(), suffix.end());
+  return ids;
 }
 
 std::string TokenFile::Decode(const std::vector<std::int32_t>& ids) const {

@@ -49,11 +49,9 @@ inline constexpr std::size_t kHdf5MetadataBytes = std::size_t{1} << 16;
 // their values are written. Every failure is a RunError that names the file and what failed.
 class Hdf5Writer {
  public:
-  struct InMemory {};
-
-  explicit Hdf5Writer(const std::string& path);  // replaces an existing file
-  // Writes nothing to disk; serves to learn the offsets. path: for messages.
-  Hdf5Writer(const std::string& path, InMemory);
+  // Replaces an existing file. in_memory: writes nothing to disk, to learn the offsets; `path` is
+  // then only for messages.
+  explicit Hdf5Writer(const std::string& path, bool in_memory = false);
 
   void Attribute(const char* name, hid_t type, const void* value);
   void Attribute(const char* name, std::int64_t value);
@@ -70,7 +68,6 @@ class Hdf5Writer {
   void WriteAndClose();
 
  private:
-  void Create(hid_t access);
   [[noreturn]] void Fail(const std::string& what) const;
 
   struct Planned {

@@ -1,19 +1,15 @@
 // Inspection of a token file by one rank before all read it: attributes, sizes, types, vocabulary.
-#include <fmt/format.h>
+#include <fcntl.h>
+#include <fmt/ranges.h>
 #include <hdf5.h>
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <string>
 #include <string_view>
 #include <system_error>
 #include <type_traits>
-#include <vector>
 
 #include "hdf5.hpp"
 #include "token_arrays.hpp"
@@ -30,7 +26,7 @@ namespace {
 // 1.10 allocates the length that the attribute claims, but copies the length that the heap claims.
 // So this code reads the heap itself and compares the two lengths.
 
-constexpr std::int64_t kMaxAttributeText = std::int64_t{64} << 10;  // bytes
+constexpr std::size_t kMaxAttributeText = std::size_t{64} << 10;  // bytes
 
 // How an attribute stores a variable-length text: little-endian, without padding.
 struct Reference {
@@ -91,44 +87,31 @@ bool ReadReference(hid_t attribute, Reference& reference) {
   return true;
 }
 
-// Reads parts of the file; refuses to read beyond its end.
-class Bytes {
- public:
-  Bytes(int file, std::int64_t file_bytes)
-      : file_(file), end_(static_cast<std::uint64_t>(file_bytes)) {}
-
-  std::uint64_t End() const { return end_; }
-
-  bool Read(std::uint64_t offset, std::size_t count, char* to) const {
-    if (offset > end_ || count > end_ - offset) return false;
+// Reads from a heap collection of the file, which has `file_bytes` bytes, the object that
+// `reference` names. False if the file contradicts it.
+bool ReadObject(int file, std::uint64_t file_bytes, const Reference& reference, std::string& text) {
+  const auto read = [&](std::uint64_t offset, std::size_t count, char* to) {
+    if (offset > file_bytes || count > file_bytes - offset) return false;
     const auto bytes = static_cast<std::int64_t>(count);
-    return ReadAt(file_, to, bytes, static_cast<std::int64_t>(offset)) == bytes;
-  }
-
- private:
-  int file_;
-  std::uint64_t end_;
-};
-
-// Reads from a heap collection the object that `reference` names. False if the file contradicts it.
-bool ReadObject(const Bytes& file, const Reference& reference, std::string& text) {
+    return ReadAt(file, to, bytes, static_cast<std::int64_t>(offset)) == bytes;
+  };
   constexpr std::size_t kHeadBytes = 16;  // header of a collection, and of each object in it
   std::array<char, kHeadBytes> head{};
-  if (!file.Read(reference.heap, kHeadBytes, head.data())) return false;
+  if (!read(reference.heap, kHeadBytes, head.data())) return false;
   const auto collection = Unpack<std::uint64_t>(head.data() + 8);
   const bool is_heap = std::memcmp(head.data(), "GCOL\1", 5) == 0;
   // The collection lies within the file, so the sums below are far from overflow.
-  if (!is_heap || collection > file.End() - reference.heap) return false;
+  if (!is_heap || collection > file_bytes - reference.heap) return false;
   const std::uint64_t end = reference.heap + collection;
   // Each turn skips at least one header, so the file's size bounds the number of turns.
   for (std::uint64_t at = reference.heap + kHeadBytes; at < end;) {
-    if (!file.Read(at, kHeadBytes, head.data())) return false;
+    if (!read(at, kHeadBytes, head.data())) return false;
     const auto object = Unpack<std::uint16_t>(head.data());
     const auto bytes = Unpack<std::uint64_t>(head.data() + 8);
     if (object == 0 || bytes > end - at) return false;  // object 0 is free space, which comes last
     if (object == reference.object) {
       text.resize(reference.length);
-      return bytes == reference.length && file.Read(at + kHeadBytes, text.size(), text.data());
+      return bytes == reference.length && read(at + kHeadBytes, text.size(), text.data());
     }
     constexpr std::uint64_t kAlignment = 8;
     at += kHeadBytes + (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -136,51 +119,37 @@ bool ReadObject(const Bytes& file, const Reference& reference, std::string& text
   return false;
 }
 
-std::string ReadVariable(hid_t attribute, std::int64_t file_bytes, std::string& fault) {
-  Reference reference;
-  std::string text;
-  if (!ReadReference(attribute, reference)) {
-    fault = "cannot be read: " + Hdf5Reason();
-  } else if (reference.length > kMaxAttributeText) {
-    fault = fmt::format("claims {} bytes, more than {}", reference.length, kMaxAttributeText);
-  } else if (reference.length > 0) {
-    const Bytes file(DescriptorOf(attribute), file_bytes);
-    if (!ReadObject(file, reference, text)) {
-      fault = fmt::format("its {} bytes are not in the file", reference.length);
-    }
-  }
-  return text;
-}
-
-std::string ReadFixed(hid_t attribute, const Hdf5Handle& type, std::string& fault) {
-  const std::size_t bytes = H5Tget_size(type.Get());
-  if (bytes > static_cast<std::size_t>(kMaxAttributeText)) {
-    fault = fmt::format("claims {} bytes, more than {}", bytes, kMaxAttributeText);
-    return {};
-  }
-  std::string text(bytes, '\0');
-  if (H5Aread(attribute, type.Get(), text.data()) < 0) fault = "cannot be read: " + Hdf5Reason();
-  return text;
-}
-
-// The text of an attribute that holds one string, of fixed or variable length. attribute: in a file
-// opened by OpenSerially; file_bytes: its size. Sets `fault` to a message for another type, a text
-// above kMaxAttributeText bytes, or damage.
-std::string ReadAttributeText(hid_t attribute, std::int64_t file_bytes, std::string& fault) {
+// Reads the text of an attribute that holds one string, of fixed or variable length. file,
+// file_bytes: its file's descriptor and size. Returns what is wrong: another type, a text above
+// kMaxAttributeText bytes, or damage; "" for a good text.
+std::string ReadAttributeText(hid_t attribute, int file, std::int64_t file_bytes,
+                              std::string& text) {
   const Hdf5Handle type(H5Aget_type(attribute), H5Tclose);
   const Hdf5Handle space(H5Aget_space(attribute), H5Sclose);
   if (H5Tget_class(type.Get()) != H5T_STRING || H5Sget_simple_extent_npoints(space.Get()) != 1) {
-    fault = "is not one text";
-    return {};
+    return "is not one text";
   }
-  std::string text = H5Tis_variable_str(type.Get()) > 0 ? ReadVariable(attribute, file_bytes, fault)
-                                                        : ReadFixed(attribute, type, fault);
-  if (!fault.empty()) return {};
-  return text.substr(0, text.find('\0'));
+  const bool variable = H5Tis_variable_str(type.Get()) > 0;
+  Reference reference;
+  if (variable && !ReadReference(attribute, reference)) return "cannot be read: " + Hdf5Reason();
+  const std::size_t bytes = variable ? reference.length : H5Tget_size(type.Get());
+  if (bytes > kMaxAttributeText) {
+    return fmt::format("claims {} bytes, more than {}", bytes, kMaxAttributeText);
+  }
+  text.assign(bytes, '\0');
+  if (!variable && H5Aread(attribute, type.Get(), text.data()) < 0) {
+    return "cannot be read: " + Hdf5Reason();
+  }
+  if (variable && bytes > 0 &&
+      !ReadObject(file, static_cast<std::uint64_t>(file_bytes), reference, text)) {
+    return fmt::format("its {} bytes are not in the file", bytes);
+  }
+  text.resize(std::min(text.find('\0'), bytes));
+  return {};
 }
 
-// Throws InputError unless `path` names a file with HDF5's signature.
-void RequireHdf5(const std::string& path) {
+// Opens a file for reads at byte offsets. Throws InputError unless it has HDF5's signature.
+Descriptor OpenHdf5(const std::string& path) {
   if (path.empty()) {
     throw InputError("data.file is empty: it must name a token file",
                      "job.task = tokenize writes one.");
@@ -195,18 +164,127 @@ void RequireHdf5(const std::string& path) {
     throw InputError(fmt::format("{}: cannot be opened: {}", path, error.message()));
   }
   if (!std::filesystem::is_regular_file(status)) throw InputError(path + ": this is not a file");
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    throw InputError(
-        fmt::format("{}: cannot be opened: {}", path, std::generic_category().message(errno)));
+  Descriptor file(path, O_RDONLY);
+  if (!file.Valid()) {
+    throw InputError(fmt::format("{}: cannot be opened: {}", path, ErrorText(errno)));
   }
   constexpr std::string_view kSignature("\x89HDF\r\n\x1a\n", 8);
   std::array<char, kSignature.size()> begin{};
-  file.read(begin.data(), begin.size());
-  if (file.gcount() == 0) throw InputError(path + ": this token file is empty (0 bytes)");
+  if (ReadAt(file.Get(), begin.data(), std::ssize(begin), 0) == 0) {
+    throw InputError(path + ": this token file is empty (0 bytes)");
+  }
   if (std::string_view(begin.data(), begin.size()) != kSignature) {
     throw InputError(path + ": this is not an HDF5 file",
                      "data.file names a file that job.task = tokenize has written.");
+  }
+  return file;
+}
+
+// What is wrong with the storage; "" if it is contiguous and within the file. To be called before
+// Extent: to tell a virtual dataset's extent, HDF5 opens its source files.
+std::string LayoutFault(const Hdf5Handle& set) {
+  const Hdf5Handle creation(H5Dget_create_plist(set.Get()), H5Pclose);
+  if (!creation.Valid()) return "its description cannot be read";
+  switch (H5Pget_layout(creation.Get())) {
+    case H5D_CONTIGUOUS:
+      break;
+    case H5D_CHUNKED:
+      return "it is stored in chunks, not in one piece";
+    case H5D_COMPACT:
+      return "its storage is compact, not contiguous";
+    case H5D_VIRTUAL:
+      return "it is a virtual dataset, put together from others";
+    default:
+      return "its layout is unknown";
+  }
+  if (H5Pget_external_count(creation.Get()) != 0) return "it is stored in other files (external)";
+  if (H5Pget_nfilters(creation.Get()) != 0) return "it is stored through filters";
+  return {};
+}
+
+// Number of elements along the one dimension.
+std::int64_t Extent(const Hdf5Handle& set, std::int64_t width, std::string& fault) {
+  const Hdf5Handle space(H5Dget_space(set.Get()), H5Sclose);
+  const H5S_class_t kind = H5Sget_simple_extent_type(space.Get());
+  if (kind == H5S_NULL) {
+    fault = "has no elements at all (a null dataspace)";
+    return 0;
+  }
+  const int dimensions = H5Sget_simple_extent_ndims(space.Get());
+  if (dimensions != 1) {
+    fault = fmt::format("has {} dimensions, not 1", dimensions);
+    return 0;
+  }
+  hsize_t extent = 0, largest = 0;
+  if (H5Sget_simple_extent_dims(space.Get(), &extent, &largest) != 1) {
+    fault = "its extent cannot be read";
+  } else if (largest != extent) {
+    fault = "its extent is not fixed";
+  } else if (extent > static_cast<hsize_t>(std::numeric_limits<std::int64_t>::max() / width)) {
+    fault = fmt::format("{} elements of {} bytes are too many", extent, width);
+  }
+  return fault.empty() ? static_cast<std::int64_t>(extent) : 0;
+}
+
+// Sets the width and the order of bytes.
+std::string TypeFault(const Hdf5Handle& set, const std::vector<std::int64_t>& widths,
+                      StoredArray& array) {
+  const Hdf5Handle type(H5Dget_type(set.Get()), H5Tclose);
+  // Compares whole types: a damaged type may have gaps, or a byte order that HDF5 cannot convert.
+  struct Known {
+    std::int64_t bytes;
+    hid_t little, big;
+  };
+  const std::array<Known, 4> known = {{{1, H5T_STD_U8LE, H5T_STD_U8BE},
+                                       {2, H5T_STD_U16LE, H5T_STD_U16BE},
+                                       {4, H5T_STD_U32LE, H5T_STD_U32BE},
+                                       {8, H5T_STD_U64LE, H5T_STD_U64BE}}};
+  for (const auto& [bytes, little, big] : known) {
+    const bool is_big = bytes > 1 && H5Tequal(type.Get(), big) > 0;
+    if (!is_big && H5Tequal(type.Get(), little) <= 0 && H5Tequal(type.Get(), big) <= 0) continue;
+    if (std::find(widths.begin(), widths.end(), bytes) == widths.end()) break;
+    array.width = bytes;
+    array.big_endian = is_big;
+    return {};
+  }
+  std::vector<std::string> names;
+  for (const std::int64_t each : widths) names.push_back(fmt::format("uint{}", 8 * each));
+  return fmt::format("its elements are not {}", fmt::join(names, " or "));
+}
+
+// Sets the offset.
+std::string StorageFault(const Hdf5Handle& set, std::int64_t file_bytes, StoredArray& array) {
+  const std::int64_t bytes = array.Bytes();
+  if (bytes == 0) return {};  // then nothing is allocated
+  const haddr_t offset = H5Dget_offset(set.Get());
+  const hsize_t stored = H5Dget_storage_size(set.Get());
+  if (offset == HADDR_UNDEF || stored == 0) {
+    return fmt::format("its {} elements were never written: it has no storage", array.count);
+  }
+  if (stored != static_cast<hsize_t>(bytes)) {
+    return fmt::format("{} bytes of storage expected for {} elements of {} bytes, {} found", bytes,
+                       array.count, array.width, stored);
+  }
+  const auto end = static_cast<haddr_t>(file_bytes);
+  array.offset = static_cast<std::int64_t>(offset);
+  if (offset <= end && stored <= end - offset) return {};
+  return fmt::format("its {} bytes at offset {} do not fit the file of {} bytes", bytes, offset,
+                     file_bytes);
+}
+
+// Why `name` ("/train/tokens") cannot be opened safely in `file`: it is missing, or a link on the
+// way to it is soft, external or user-defined. "" if all are hard links. Follows only hard links.
+std::string LinkFault(hid_t file, const std::string& name) {
+  for (std::size_t slash = name.find('/', 1);; slash = name.find('/', slash + 1)) {
+    const std::string part = name.substr(0, slash);
+    H5L_info_t link = {};
+    if (H5Lget_info(file, part.c_str(), &link, H5P_DEFAULT) < 0) return "this dataset is missing";
+    if (link.type == H5L_TYPE_SOFT) return part + " is a soft link, which is not followed";
+    if (link.type == H5L_TYPE_EXTERNAL) {
+      return part + " is a link to another file, which is not followed";
+    }
+    if (link.type != H5L_TYPE_HARD) return part + " is a link of an unknown kind";
+    if (slash == std::string::npos) return {};
   }
 }
 
@@ -214,11 +292,12 @@ void RequireHdf5(const std::string& path) {
 // "path: /train/tokens: what".
 class Inspector {
  public:
-  explicit Inspector(const std::string& path) : path_(path), file_(Open(path)) {
+  explicit Inspector(const std::string& path)
+      : path_(path), raw_(OpenHdf5(path)), file_(Open(path)) {
     haddr_t end = 0;
     if (H5Fget_eoa(file_.Get(), &end) < 0) throw Complain("superblock", Hdf5Reason());
     bytes_ = static_cast<std::int64_t>(end);
-    // OpenPlainDataset and ReadAttributeText rely on 8 bytes, the size that all libraries write.
+    // StoredArray and ReadAttributeText rely on 8 bytes, the size that all libraries write.
     const Hdf5Handle creation(H5Fget_create_plist(file_.Get()), H5Pclose);
     std::size_t address = 0, length = 0;
     if (H5Pget_sizes(creation.Get(), &address, &length) < 0 || address != 8 || length != 8) {
@@ -226,7 +305,7 @@ class Inspector {
     }
   }
 
-  int Descriptor() const { return DescriptorOf(file_.Get()); }
+  int Raw() const { return raw_.Get(); }  // for reads at byte offsets
 
   Error Complain(const std::string& where, const std::string& what) const {
     return TokenFileError(path_, where, what);
@@ -264,27 +343,45 @@ class Inspector {
 
   std::string Text(const std::string& name) const {
     const Hdf5Handle attribute = Attribute(name);
-    std::string fault;
-    std::string text = ReadAttributeText(attribute.Get(), bytes_, fault);
+    std::string text;
+    const std::string fault = ReadAttributeText(attribute.Get(), raw_.Get(), bytes_, text);
     if (!fault.empty()) throw Complain("attribute " + name, fault);
     return text;
   }
 
-  PlainDataset Open(const std::string& name, const std::vector<std::int64_t>& widths) const {
-    return OpenPlainDataset(file_.Get(), path_, name, widths, bytes_);
+  // Opens dataset `name`, checking it before any data are read or memory is allocated, since the
+  // file may be malicious: it must be reached by hard links and have one fixed dimension, unsigned
+  // integers of one of the `widths`, and contiguous storage without filters (which the writer and
+  // h5py make at any size), fully allocated and within this file. array: receives what was found.
+  Hdf5Handle Open(const std::string& name, const std::vector<std::int64_t>& widths,
+                  StoredArray& array) const {
+    const auto check = [&](const std::string& fault) {
+      if (!fault.empty()) throw Complain(name, fault);
+    };
+    check(LinkFault(file_.Get(), name));
+    Hdf5Handle set(H5Dopen2(file_.Get(), name.c_str(), H5P_DEFAULT), H5Dclose);
+    if (!set.Valid()) throw Complain(name, "cannot be opened as a dataset: " + Hdf5Reason());
+    check(LayoutFault(set));
+    check(TypeFault(set, widths, array));
+    std::string fault;
+    array.count = Extent(set, array.width, fault);
+    check(fault);
+    check(StorageFault(set, bytes_, array));
+    return set;
   }
 
   // Reads a whole dataset. More than `most` elements are an error.
   template <typename T>
   std::vector<T> Read(const std::string& name, hid_t memory_type, std::int64_t most) const {
-    const PlainDataset dataset = Open(name, {sizeof(T)});
-    if (dataset.count > most) {
+    StoredArray array;
+    const Hdf5Handle set = Open(name, {sizeof(T)}, array);
+    if (array.count > most) {
       throw Complain(name,
-                     fmt::format("holds {} elements; at most {} are allowed", dataset.count, most));
+                     fmt::format("holds {} elements; at most {} are allowed", array.count, most));
     }
-    std::vector<T> values(static_cast<std::size_t>(dataset.count));
+    std::vector<T> values(static_cast<std::size_t>(array.count));
     if (!values.empty() &&
-        H5Dread(dataset.set.Get(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) < 0) {
+        H5Dread(set.Get(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) < 0) {
       throw InputError(fmt::format("{}: {}: cannot be read", path_, name), Hdf5Reason());
     }
     return values;
@@ -299,7 +396,6 @@ class Inspector {
   }
 
   static Hdf5Handle Open(const std::string& path) {
-    RequireHdf5(path);
     Hdf5Handle file = OpenSerially(path);
     if (file.Valid()) return file;
     const std::string reason = Hdf5Reason();
@@ -317,6 +413,7 @@ class Inspector {
   }
 
   std::string path_;
+  Descriptor raw_;
   Hdf5Handle file_;
   std::int64_t bytes_ = 0;  // size by the superblock; HDF5 reads nothing beyond it
 };
@@ -386,20 +483,18 @@ void CheckSpecials(const Inspector& file, const Vocabulary& vocabulary, const st
   check("unk", vocabulary.unk, -1);
 }
 
-// Finds an array in the file; returns an empty StoredArray for an optional one that is absent.
+// Finds an array in the file; width 0 for an optional one that is absent.
 StoredArray Find(const Inspector& file, Split split, Array array, Side side) {
-  if (array == Array::kMask && side != Side::kText) return {};
-  const std::string name = PathOf(split, array, side);
+  const StoredArray none{.split = split, .array = array, .side = side};
+  if (array == Array::kMask && side != Side::kText) return none;
+  const std::string name = none.Path();
   const bool optional = array != Array::kTokens && side == Side::kText;
-  if (optional && !file.Has(fmt::format("/{}", NameOf(split)), name)) return {};
-  const PlainDataset dataset = array == Array::kTokens      ? file.Open(name, {2, 4})
-                               : array == Array::kDocuments ? file.Open(name, {8})
-                                                            : file.Open(name, {1});
-  if (array == Array::kDocuments && dataset.count == 0) return {};
-  return {.offset = dataset.offset,
-          .count = dataset.count,
-          .width = dataset.width,
-          .big_endian = dataset.big_endian};
+  if (optional && !file.Has(fmt::format("/{}", NameOf(split)), name)) return none;
+  StoredArray found = none;
+  array == Array::kTokens      ? file.Open(name, {2, 4}, found)
+  : array == Array::kDocuments ? file.Open(name, {8}, found)
+                               : file.Open(name, {1}, found);
+  return array == Array::kDocuments && found.count == 0 ? none : found;
 }
 
 // Finds the arrays of all splits and checks their lengths.
@@ -410,12 +505,15 @@ void FindArrays(const Inspector& file, TokenLayout& layout) {
       StoredArray& found =
           layout.arrays[static_cast<std::size_t>(split)][static_cast<std::size_t>(array)];
       found = Find(file, split, array, layout.side);
-      const std::string name = layout.PathOf(split, array);
+      const std::string name = found.Path();
       // Each array fits the file, whose size is below 2^63, but the sum may overflow.
       if (__builtin_add_overflow(bytes, found.Bytes() + kTokenAlignment, &bytes)) {
         throw file.Complain(name, "its elements and those before are too many for memory");
       }
       const std::int64_t tokens = layout.Tokens(split);
+      found.limit = array == Array::kTokens ? layout.vocabulary.words.size()
+                    : array == Array::kMask ? 2
+                                            : static_cast<std::uint64_t>(tokens);
       constexpr std::int64_t kLeast = 2;  // a first token, and one target
       if (array == Array::kTokens && tokens < kLeast) {
         throw file.Complain(name,
@@ -496,47 +594,43 @@ TokenLayout InspectTokenFile(const std::string& path, Side side) {
   CheckSpecials(file, layout.vocabulary, prefix);
   if (IsSubword(layout.tokenizer)) layout.tokenizer_files = ReadTokenizer(file, prefix);
   FindArrays(file, layout);
-  TakeSample(path, file.Descriptor(), layout);
+  TakeSample(path, file.Raw(), layout);
   return layout;
 }
 
-void Broadcast(const comm::Communicator& world, TokenLayout& layout) {
-  world.Broadcast(&layout.side, sizeof layout.side);
-  world.Broadcast(&layout.two_vocabularies, sizeof layout.two_vocabularies);
-  world.Broadcast(layout.arrays.data(), sizeof layout.arrays);
-  world.Broadcast(&layout.bytes, sizeof layout.bytes);
-  layout.sample = world.Broadcast(layout.sample);
-  layout.tokenizer = world.Broadcast(layout.tokenizer);
-  layout.source_sha256 = world.Broadcast(layout.source_sha256);
-  std::array<double, 2> entropy = {layout.entropy_rate ? 1.0 : 0.0,
-                                   layout.entropy_rate.value_or(0.0)};
-  world.Broadcast(entropy.data(), sizeof entropy);
-  if (entropy[0] != 0.0) layout.entropy_rate = entropy[1];
+void Broadcast(const comm::Communicator& world, std::vector<std::string>& texts) {
+  std::string joined;
+  std::vector<std::int64_t> lengths;
+  for (const std::string& text : texts) {
+    joined += text;
+    lengths.push_back(std::ssize(text));
+  }
+  std::int64_t count = std::ssize(lengths);
+  world.Broadcast(&count, sizeof count);
+  lengths.resize(static_cast<std::size_t>(count));
+  world.Broadcast(lengths.data(), count * static_cast<std::int64_t>(sizeof count));
+  joined = world.Broadcast(joined);
+  texts.clear();
+  for (std::size_t begin = 0; const std::int64_t length : lengths) {
+    texts.push_back(joined.substr(begin, static_cast<std::size_t>(length)));
+    begin += texts.back().size();
+  }
+}
 
+void Broadcast(const comm::Communicator& world, TokenLayout& layout) {
+  static_assert(std::is_trivially_copyable_v<LayoutNumbers>);
+  world.Broadcast(static_cast<LayoutNumbers*>(&layout), sizeof(LayoutNumbers));
+  world.Broadcast(&layout.vocabulary.eos, sizeof layout.vocabulary.eos);
+  world.Broadcast(&layout.vocabulary.unk, sizeof layout.vocabulary.unk);
+  for (std::string* text : {&layout.sample, &layout.tokenizer, &layout.source_sha256}) {
+    *text = world.Broadcast(*text);
+  }
   for (const char* name : kTokenizerFiles) {
     std::string& contents = layout.tokenizer_files[name];
     contents = world.Broadcast(contents);
     if (contents.empty()) layout.tokenizer_files.erase(name);
   }
-
-  std::array<std::int64_t, 3> numbers = {static_cast<std::int64_t>(layout.vocabulary.words.size()),
-                                         layout.vocabulary.eos, layout.vocabulary.unk};
-  world.Broadcast(numbers.data(), sizeof numbers);
-  std::string joined;
-  std::vector<std::int64_t> lengths;
-  for (const std::string& word : layout.vocabulary.words) {
-    joined += word;
-    lengths.push_back(static_cast<std::int64_t>(word.size()));
-  }
-  lengths.resize(static_cast<std::size_t>(numbers[0]));
-  joined = world.Broadcast(joined);
-  world.Broadcast(lengths.data(), numbers[0] * static_cast<std::int64_t>(sizeof(std::int64_t)));
-  layout.vocabulary = {{}, numbers[1], numbers[2]};
-  std::size_t begin = 0;
-  for (const std::int64_t length : lengths) {
-    layout.vocabulary.words.push_back(joined.substr(begin, static_cast<std::size_t>(length)));
-    begin += static_cast<std::size_t>(length);
-  }
+  Broadcast(world, layout.vocabulary.words);
 }
 
 }  // namespace trireme::data

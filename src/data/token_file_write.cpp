@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "hdf5.hpp"
+#include "token_arrays.hpp"
 #include "token_file_draft.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
@@ -27,44 +28,19 @@ namespace {
 
 constexpr std::int64_t kReadBackTokens = std::int64_t{1} << 20;  // tokens compared at once
 
-void CheckData(const TokenData& data) {
-  const auto words = static_cast<std::int64_t>(data.vocabulary.words.size());
-  for (const Split split : kSplits) {
-    const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
-    constexpr std::size_t kLeast = 2;  // a first token, and one target
-    if (tokens.size() < kLeast) {
-      throw InputError(fmt::format("the {} split holds {} tokens; at least {} are needed",
-                                   NameOf(split), tokens.size(), kLeast));
-    }
-    const auto bad = std::find_if(tokens.begin(), tokens.end(),
-                                  [&](std::int32_t id) { return id < 0 || id >= words; });
-    const auto& counted = data.counted.at(static_cast<std::size_t>(split));
-    if (!counted.empty() && counted.size() != tokens.size()) {
-      throw InputError(fmt::format("the {} split: a mask of {} elements for {} tokens",
-                                   NameOf(split), counted.size(), tokens.size()));
-    }
-    if (bad != tokens.end()) {
-      throw InputError(fmt::format("the {} split: token {} has id {}, but there are {} words",
-                                   NameOf(split), bad - tokens.begin(), *bad, words));
-    }
-  }
-}
-
 void WriteDraft(const TokenFileDraft& draft, const TokenData& data) {
   const StoredVocabulary vocabulary(data.vocabulary, data.tokenizer);
   const std::int64_t types = std::ssize(data.vocabulary.words);
 
   // When HDF5 1.10 finds no space it cannot close the file and crashes at the program's end. So the
   // space is reserved before HDF5 begins, and stays reserved.
-  std::size_t tokens_in_all = 0;
-  std::size_t mask_bytes = 0;
-  for (std::size_t i = 0; i < data.tokens.size(); ++i) {
-    tokens_in_all += data.tokens[i].size();
-    mask_bytes += data.documents[i].size() * sizeof(std::uint64_t) + data.counted[i].size();
-  }
-  const std::size_t data_bytes =
-      tokens_in_all * static_cast<std::size_t>(IdWidthOf(types)) + mask_bytes + vocabulary.Bytes();
-  draft.Reserve(data_bytes + kHdf5MetadataBytes, false);
+  std::size_t bytes = vocabulary.Bytes() + kHdf5MetadataBytes;
+  VisitArrays(data, [&](Split, Array array, const auto& values) {
+    const std::size_t width = array == Array::kTokens ? static_cast<std::size_t>(IdWidthOf(types))
+                                                      : sizeof values.front();
+    bytes += values.size() * width;
+  });
+  draft.Reserve(bytes, false);
 
   Hdf5Writer file(draft.Path());
   file.Attribute("format", kTokenFormat);
@@ -73,49 +49,15 @@ void WriteDraft(const TokenFileDraft& draft, const TokenData& data) {
   if (data.entropy_rate) file.Attribute("entropy_rate", *data.entropy_rate);
   if (data.harbour_seed) file.Attribute("harbour_seed", *data.harbour_seed);
   vocabulary.Plan(file);
-  for (const Split split : kSplits) {
-    const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
-    file.Plan(PathOf(split, Array::kTokens), IdTypeOf(types), H5T_NATIVE_INT32, tokens.size(),
-              tokens.data());
-    const auto& documents = data.documents.at(static_cast<std::size_t>(split));
-    if (!documents.empty()) {
-      file.Plan(PathOf(split, Array::kDocuments), H5T_STD_U64LE, H5T_NATIVE_INT64, documents.size(),
-                documents.data());
-    }
-    const auto& counted = data.counted.at(static_cast<std::size_t>(split));
-    if (!counted.empty()) {
-      file.Plan(PathOf(split, Array::kMask), H5T_STD_U8LE, H5T_NATIVE_UINT8, counted.size(),
-                counted.data());
-    }
-  }
+  const std::array stored = {IdTypeOf(types), H5T_STD_U64LE, H5T_STD_U8LE};  // by Array
+  const std::array in_memory = {H5T_NATIVE_INT32, H5T_NATIVE_INT64, H5T_NATIVE_UINT8};
+  VisitArrays(data, [&](Split split, Array array, const auto& values) {
+    const auto a = static_cast<std::size_t>(array);
+    if (array != Array::kTokens && values.empty()) return;
+    file.Plan(PathOf(split, array), stored.at(a), in_memory.at(a), values.size(), values.data());
+  });
   draft.Reserve(file.Bytes(), true);
   file.WriteAndClose();
-}
-
-void CompareTokens(const std::string& path, const Hdf5Handle& file, Split split,
-                   const std::vector<std::int32_t>& tokens) {
-  const std::string name = PathOf(split, Array::kTokens);
-  const Hdf5Handle dataset(H5Dopen2(file.Get(), name.c_str(), H5P_DEFAULT), H5Dclose);
-  const Hdf5Handle space(H5Dget_space(dataset.Get()), H5Sclose);
-  std::vector<std::int32_t> piece;
-  for (std::size_t begin = 0; begin < tokens.size(); begin += piece.size()) {
-    piece.resize(std::min<std::size_t>(kReadBackTokens, tokens.size() - begin));
-    const hsize_t start = begin, count = piece.size();
-    H5Sselect_hyperslab(space.Get(), H5S_SELECT_SET, &start, nullptr, &count, nullptr);
-    const Hdf5Handle memory(H5Screate_simple(1, &count, nullptr), H5Sclose);
-    if (H5Dread(dataset.Get(), H5T_NATIVE_INT32, memory.Get(), space.Get(), H5P_DEFAULT,
-                piece.data()) < 0) {
-      throw RunError(fmt::format("{}: {}: cannot be read back at offset {}", path, name, begin),
-                     Hdf5Reason());
-    }
-    const auto expected = tokens.begin() + static_cast<std::ptrdiff_t>(begin);
-    const auto differing = std::mismatch(piece.begin(), piece.end(), expected).first;
-    if (differing != piece.end()) {
-      const auto offset = begin + static_cast<std::size_t>(differing - piece.begin());
-      throw RunError(fmt::format("{}: {}: token {} differs when read back", path, name, offset),
-                     "The disk did not keep what was written: is it full or broken?");
-    }
-  }
 }
 
 void ReadBack(const TokenFileDraft& draft, const TokenData& data) {
@@ -123,9 +65,24 @@ void ReadBack(const TokenFileDraft& draft, const TokenData& data) {
   if (layout.vocabulary.words != data.vocabulary.words) {
     throw RunError(draft.Path() + ": /vocabulary differs when read back");
   }
-  const Hdf5Handle file = OpenSerially(draft.Path());
+  const TokenArrays file(draft.Path(), layout);
+  std::vector<std::uint16_t> narrow(kReadBackTokens);
+  std::vector<std::int32_t> ids(kReadBackTokens);
   for (const Split split : kSplits) {
-    CompareTokens(draft.Path(), file, split, data.tokens.at(static_cast<std::size_t>(split)));
+    const StoredArray& array = layout.Of(split, Array::kTokens);
+    const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
+    for (std::int64_t begin = 0; begin < std::ssize(tokens); begin += kReadBackTokens) {
+      const std::int64_t end = std::min(begin + kReadBackTokens, std::ssize(tokens));
+      const bool wide = array.width == sizeof ids.front();
+      file.Read(array, begin, end, wide ? static_cast<void*>(ids.data()) : narrow.data());
+      if (!wide) std::ranges::copy(narrow, ids.begin());
+      const auto last = tokens.begin() + end;
+      const auto differing = std::mismatch(tokens.begin() + begin, last, ids.begin()).first;
+      if (differing == last) continue;
+      throw RunError(fmt::format("{}: {}: token {} differs when read back", draft.Path(),
+                                 array.Path(), differing - tokens.begin()),
+                     "The disk did not keep what was written: is it full or broken?");
+    }
   }
 }
 
@@ -163,9 +120,33 @@ bool IsDraft(const std::string& path) {
 
 }  // namespace
 
+void CheckTokens(const TokenData& data, const std::string& what) {
+  const auto words = std::ssize(data.vocabulary.words);
+  for (const Split split : kSplits) {
+    const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
+    const auto& counted = data.counted.at(static_cast<std::size_t>(split));
+    const auto complain = [&](const std::string& fault) {
+      throw InputError(fmt::format("{}the {} split{}", what, NameOf(split), fault));
+    };
+    constexpr std::size_t kLeast = 2;  // a first token, and one target
+    if (tokens.size() < kLeast) {
+      complain(fmt::format(" holds {} tokens; at least {} are needed", tokens.size(), kLeast));
+    }
+    if (!counted.empty() && counted.size() != tokens.size()) {
+      complain(fmt::format(": a mask of {} elements for {} tokens", counted.size(), tokens.size()));
+    }
+    const auto bad =
+        std::ranges::find_if(tokens, [&](std::int32_t id) { return id < 0 || id >= words; });
+    if (bad != tokens.end()) {
+      complain(fmt::format(": token {} has id {}, but there are {} words", bad - tokens.begin(),
+                           *bad, words));
+    }
+  }
+}
+
 void WriteTokenFile(const std::string& path, const TokenData& data, bool overwrite) {
   CheckTokenFileTarget(path, overwrite);
-  CheckData(data);
+  CheckTokens(data, "");
   const QuietHdf5 quiet;
   TokenFileDraft draft(path);
   WriteDraft(draft, data);
@@ -206,11 +187,8 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite) {
 TokenFileDraft::TokenFileDraft(const std::string& target, std::string key)
     : target_(BehindLink(target)), path_(DraftName(target_)), key_(std::move(key)) {
   if (!IsDraft(path_)) throw InTheWay(path_, key_);
-  const int file = CreateNewFile(path_);
-  if (file >= 0) {
-    ::close(file);
-    return;
-  }
+  const Descriptor file(CreateNewFile(path_));
+  if (file.Valid()) return;
   const int error = errno;
   if (error == ENOSPC || error == EDQUOT)
     throw NoSpace(target + ": cannot be created", error, key_);
@@ -223,13 +201,12 @@ TokenFileDraft::~TokenFileDraft() {
 }
 
 void TokenFileDraft::Reserve(std::size_t bytes, bool keep_length) const {
-  const int file = ::open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-  if (file < 0) {
+  const Descriptor file(path_, O_RDWR | O_NOFOLLOW);
+  if (!file.Valid()) {
     throw RunError(fmt::format("{}: cannot be opened: {}", path_, ErrorText(errno)));
   }
   const int mode = keep_length ? FALLOC_FL_KEEP_SIZE : 0;
-  const int error = ::fallocate(file, mode, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-  ::close(file);
+  const int error = ::fallocate(file.Get(), mode, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   // If the file system cannot reserve space, the read-back will show a full disk.
   if (error == 0 || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) return;
   throw NoSpace(fmt::format("{}: cannot reserve {} bytes", path_, bytes), error, key_);
@@ -242,26 +219,20 @@ void TokenFileDraft::Place() {
   placed_ = true;
 }
 
-Hdf5Writer::Hdf5Writer(const std::string& path) : path_(path) {
-  const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
-  H5Pset_file_locking(access.Get(), true, true);
-  Create(access.Get());
-}
-
-Hdf5Writer::Hdf5Writer(const std::string& path, InMemory) : path_(path) {
-  constexpr std::size_t kStep = std::size_t{1} << 20;  // step in which its memory grows, in bytes
-  const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
-  H5Pset_fapl_core(access.Get(), kStep, false);
-  Create(access.Get());
-}
-
-void Hdf5Writer::Create(hid_t access) {
+Hdf5Writer::Hdf5Writer(const std::string& path, bool in_memory) : path_(path) {
+  constexpr std::size_t kStep = std::size_t{1} << 20;  // growth of a file in memory, in bytes
   constexpr hsize_t kMetadataBlock = hsize_t{1}
                                      << 14;  // bytes; more than a token file's structures
+  const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
+  if (in_memory) {
+    H5Pset_fapl_core(access.Get(), kStep, false);
+  } else {
+    H5Pset_file_locking(access.Get(), true, true);
+  }
   // Puts all of HDF5's own structures at the front, so that a truncated file can still say what it
   // lacks.
-  H5Pset_meta_block_size(access, kMetadataBlock);
-  file_ = {H5Fcreate(path_.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), H5Fclose};
+  H5Pset_meta_block_size(access.Get(), kMetadataBlock);
+  file_ = {H5Fcreate(path_.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.Get()), H5Fclose};
   if (!file_.Valid()) Fail("cannot be created");
 }
 

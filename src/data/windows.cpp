@@ -17,22 +17,17 @@ namespace trireme::data {
 // Interpolation search: each block that is read adds a known place to interpolate between.
 class DocumentIndex {
  public:
-  // Allocates all its memory. The layout and the file must outlive the index.
-  DocumentIndex(const TokenLayout& layout, const TokenArrays& file, Split split)
-      : layout_(layout),
-        file_(file),
-        split_(split),
-        documents_(layout.Of(split, Array::kDocuments).count),
-        tokens_(layout.Tokens(split)),
-        buffer_(static_cast<std::size_t>(kBlock + 1)) {
+  // Allocates all its memory. The array and the file must outlive the index.
+  DocumentIndex(const StoredArray& array, const TokenArrays& file)
+      : array_(array), file_(file), buffer_(static_cast<std::size_t>(kBlock + 1)) {
     known_.reserve(static_cast<std::size_t>(kMostKnown));
   }
 
   // Appends where documents begin within tokens [begin, end), as offsets from `begin`. Throws as
   // TokenArrays::RequireGood does for what it reads.
   void Find(std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& found) {
-    for (std::int64_t at = FirstFrom(begin); at < documents_; ++at) {
-      if (!Holds(at)) Hold(at, std::min(at + kBlock, documents_));
+    for (std::int64_t at = FirstFrom(begin); at < array_.count; ++at) {
+      if (!Holds(at)) Hold(at, std::min(at + kBlock, array_.count));
       if (Held(at) >= end) return;
       found.push_back(Held(at) - begin);
     }
@@ -54,8 +49,8 @@ class DocumentIndex {
       return held_end_ > held_begin_ && (held_begin_ == least || Held(held_begin_) < token) &&
              (held_end_ == last || Held(held_end_ - 1) >= token);
     };
-    if (within(0, documents_)) return FirstHeldFrom(token);
-    Place low{-1, -1}, high{documents_, tokens_};
+    if (within(0, array_.count)) return FirstHeldFrom(token);
+    Place low{-1, -1}, high{array_.count, static_cast<std::int64_t>(array_.limit)};
     const auto next = std::ranges::lower_bound(known_, token, {}, &Place::token);
     if (next != known_.end()) high = *next;
     if (next != known_.begin()) low = *std::prev(next);
@@ -99,27 +94,24 @@ class DocumentIndex {
       const Place& bad = front.token <= low.token ? front : back;
       held_end_ = held_begin_;
       file_.RequireUnchanged();
-      throw RunError(BadElement(file_.Path(), layout_, split_, Array::kDocuments,
-                                {bad.at, static_cast<std::uint64_t>(bad.token)})
-                         .what());
+      const BadValue value{bad.at, static_cast<std::uint64_t>(bad.token)};
+      throw RunError(BadElement(file_.Path(), array_, value).what());
     }
   }
 
   void Hold(std::int64_t begin, std::int64_t end) {
     held_begin_ = held_end_ = begin;
     const std::int64_t before = std::min<std::int64_t>(begin, 1);
-    file_.Read(layout_, split_, Array::kDocuments, begin - before, end,
-               buffer_.data() + (1 - before));
+    file_.Read(array_, begin - before, end, buffer_.data() + (1 - before));
     file_.RequireGood(
-        layout_, split_, Array::kDocuments,
-        {buffer_.data() + 1, begin, end, static_cast<std::uint64_t>(buffer_.front())});
+        array_, {buffer_.data() + 1, begin, end, static_cast<std::uint64_t>(buffer_.front())});
     held_end_ = end;
     Know({begin, Held(begin)});
   }
 
   void Know(const Place& place) {
     if (std::ssize(known_) == kMostKnown) return;
-    const std::int64_t gap = std::max(kBlock / 2, CeilDivide(documents_, kMostKnown));
+    const std::int64_t gap = std::max(kBlock / 2, CeilDivide(array_.count, kMostKnown));
     const auto next = std::ranges::lower_bound(known_, place.at, {}, &Place::at);
     if (next != known_.end() && next->at - place.at < gap) return;
     if (next != known_.begin() && place.at - std::prev(next)->at < gap) return;
@@ -131,21 +123,14 @@ class DocumentIndex {
     return buffer_[static_cast<std::size_t>(at - held_begin_ + 1)];
   }
 
-  const TokenLayout& layout_;
+  const StoredArray& array_;
   const TokenArrays& file_;
-  const Split split_;
-  const std::int64_t documents_, tokens_;
   std::vector<std::int64_t> buffer_;  // the block that is held, preceded by the element before it
   std::int64_t held_begin_ = 0, held_end_ = 0;
   std::vector<Place> known_;  // ascending, with minimum distances
 };
 
 namespace {
-
-template <typename T>
-std::span<const T> As(const void* elements, std::int64_t count) {
-  return {static_cast<const T*>(elements), static_cast<std::size_t>(count)};
-}
 
 // Resizes; allocates exactly for the largest size so far, with no spare capacity.
 template <typename T>
@@ -214,19 +199,21 @@ TokenReader::TokenReader(const TokenFile& file, Split split, bool documents)
   if (!file.OpenedHolds(split)) own_ = std::make_unique<TokenArrays>(file.Path(), file.Layout());
   arrays_ = own_ ? own_.get() : &file.Opened();
   if (documents && file.HasDocuments(split)) {
-    documents_ = std::make_unique<DocumentIndex>(file.Layout(), *arrays_, split);
+    documents_ =
+        std::make_unique<DocumentIndex>(file.Layout().Of(split, Array::kDocuments), *arrays_);
   }
 }
 
 TokenReader::~TokenReader() = default;
 TokenReader::TokenReader(TokenReader&&) noexcept = default;
 
-const void* TokenReader::Load(Array array, std::int64_t begin, std::int64_t end) {
-  const auto bytes = (end - begin) * file_.Layout().Of(split_, array).width;
+Elements TokenReader::Load(Array array, std::int64_t begin, std::int64_t end) {
+  const StoredArray& stored = file_.Layout().Of(split_, array);
+  const std::int64_t bytes = (end - begin) * stored.width;
   if (std::ssize(buffer_) < bytes) Resize(buffer_, bytes);
-  arrays_->Read(file_.Layout(), split_, array, begin, end, buffer_.data());
-  arrays_->RequireGood(file_.Layout(), split_, array, {buffer_.data(), begin, end});
-  return buffer_.data();
+  const Elements elements = arrays_->ReadElements(stored, begin, end, buffer_.data());
+  arrays_->RequireGood(stored, elements);
+  return elements;
 }
 
 WindowView TokenReader::Read(std::int64_t begin, std::int64_t count, Window& window) {
@@ -235,11 +222,11 @@ WindowView TokenReader::Read(std::int64_t begin, std::int64_t count, Window& win
   window.documents.clear();
   window.counted.clear();
   const std::int64_t end = begin + count;
-  const void* const ids = Load(Array::kTokens, begin, end);
+  const Elements ids = Load(Array::kTokens, begin, end);
   if (file_.Layout().Of(split_, Array::kTokens).width == 2) {
-    std::ranges::copy(As<std::uint16_t>(ids, count), window.ids.begin());
+    std::ranges::copy(As<std::uint16_t>(ids), window.ids.begin());
   } else {
-    std::ranges::copy(As<std::int32_t>(ids, count), window.ids.begin());
+    std::ranges::copy(As<std::int32_t>(ids), window.ids.begin());
   }
   if (documents_) {
     window.documents.reserve(static_cast<std::size_t>(count));
@@ -247,8 +234,7 @@ WindowView TokenReader::Read(std::int64_t begin, std::int64_t count, Window& win
   }
   if (file_.HasMask(split_)) {
     Resize(window.counted, count);
-    std::ranges::copy(As<std::uint8_t>(Load(Array::kMask, begin, end), count),
-                      window.counted.begin());
+    std::ranges::copy(As<std::uint8_t>(Load(Array::kMask, begin, end)), window.counted.begin());
   }
   return window;
 }
@@ -259,13 +245,9 @@ void TokenReader::ReadBeginnings(std::int64_t first, std::span<std::int64_t> beg
     std::copy_n(file_.Beginnings(split_).begin() + first, begins.size(), begins.begin());
     return;
   }
-  const TokenLayout& layout = file_.Layout();
-  Elements elements{begins.data(), first, first + std::ssize(begins)};
-  arrays_->Read(layout, split_, Array::kDocuments, elements.begin, elements.end, begins.data());
-  if (first > 0) {
-    arrays_->Read(layout, split_, Array::kDocuments, first - 1, first, &elements.before);
-  }
-  arrays_->RequireGood(layout, split_, Array::kDocuments, elements);
+  const StoredArray& array = file_.Layout().Of(split_, Array::kDocuments);
+  arrays_->RequireGood(
+      array, arrays_->ReadElements(array, first, first + std::ssize(begins), begins.data()));
 }
 
 std::vector<std::int64_t> TokenReader::Documents() const {
@@ -406,14 +388,6 @@ Turn Windows::Read(std::int64_t turn) {
   }
 }
 
-// Upper limit of the numbers in a message with the windows of these samples.
-std::size_t Windows::PackedSize(std::span<const Sample> samples) const {
-  const std::int64_t a_token = 1 + (documents_ ? 1 : 0) + (corpus_.HasMask(split_) ? 1 : 0);
-  std::int64_t most = 0;
-  for (const Sample& sample : samples) most += kLengths + a_token * (sample.targets + 1);
-  return static_cast<std::size_t>(most);
-}
-
 Turn Windows::Take(std::int64_t turn) {
   if (!corpus_.First().Streams()) {
     turns_(turn, samples_);
@@ -424,7 +398,10 @@ Turn Windows::Take(std::int64_t turn) {
   if (replica_.IsRoot()) taken = Read(turn);
   if (replica_.Size() == 1) return taken;
   turns_(turn, samples_);
-  packed_.reserve(PackedSize(samples_));
+  const std::int64_t a_token = 1 + (documents_ ? 1 : 0) + (corpus_.HasMask(split_) ? 1 : 0);
+  std::int64_t most = 0;  // numbers in a message with these windows, at most
+  for (const Sample& sample : samples_) most += kLengths + a_token * (sample.targets + 1);
+  packed_.reserve(static_cast<std::size_t>(most));
   std::int64_t numbers = -1;  // no message: reading failed
   if (replica_.IsRoot() && !failed_) {
     Pack(taken.Buffer(), packed_);

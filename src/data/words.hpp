@@ -1,7 +1,12 @@
 // Splits word-level text into lines and words (tokens separated by blanks, as in WikiText).
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace trireme::data {
 
@@ -31,6 +36,17 @@ void ForEachWord(std::string_view line, Body&& body) {
     body(line.substr(begin, end == std::string_view::npos ? end : end - begin));
     begin = line.find_first_not_of(kBlanks, end);
   }
+}
+
+// The words of a map from words to counts, by descending count; equal counts by bytes.
+template <typename Counts>
+std::vector<std::string> ByCount(const Counts& counts) {
+  std::vector<std::pair<std::int64_t, std::string_view>> order;
+  for (const auto& [word, count] : counts) order.emplace_back(-count, word);
+  std::ranges::sort(order);
+  std::vector<std::string> words;
+  for (const auto& [count, word] : order) words.emplace_back(word);
+  return words;
 }
 
 }  // namespace trireme::data

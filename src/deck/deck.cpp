@@ -18,37 +18,6 @@ namespace {
 
 namespace po = boost::program_options;
 
-// A line "key = value" of the deck.
-struct Assignment {
-  int line = 0;                // from 1
-  std::string section;         // as between the brackets; empty before the first section
-  std::string key;             // without the section
-  std::string value;           // without surrounding blanks, comment cut
-  bool glued_comment = false;  // a '#' follows the value without a blank between
-};
-
-struct SectionLine {
-  int line = 0;
-  std::string name;
-};
-
-struct SyntaxError {
-  int line = 0;
-  std::string text;  // the line, comment cut
-};
-
-// The deck's lines by what they are, each list in file order.
-struct DeckLines {
-  std::vector<Assignment> assignments;
-  std::vector<SectionLine> sections;
-  std::vector<SyntaxError> errors;
-};
-
-// Boost.Program_options' INI reader returns options in file order but without line numbers, and
-// stops at the first line that it cannot read. So line numbers are recovered from that order; a
-// line that stopped the reader is blanked and the text read again, so that one run reports all
-// faults.
-
 // A file with more unreadable lines is not a deck; its other lines are ignored.
 constexpr std::size_t kMaximumErrors = 20;
 
@@ -77,65 +46,6 @@ bool HasGluedComment(const std::string& line) {
   if (hash == std::string::npos || hash == 0) return false;
   const char before = line[hash - 1];
   return before != ' ' && before != '\t' && before != '=';
-}
-
-// Reads until the reader accepts all remaining lines; blanks those that it refused.
-std::vector<po::option> ReadOptions(std::vector<std::string>& lines,
-                                    std::vector<SyntaxError>& errors) {
-  const po::options_description nothing_registered;
-  for (;;) {
-    std::string text;
-    for (const std::string& line : lines) text += line + "\n";
-    std::istringstream stream(text);
-    try {
-      return po::parse_config_file(stream, nothing_registered, true).options;
-    } catch (const po::invalid_config_file_syntax&) {
-      stream.clear();  // otherwise tellg() gives -1 at the end of the file
-      const auto read = static_cast<std::ptrdiff_t>(stream.tellg());
-      const auto line = std::count(text.begin(), text.begin() + read, '\n');
-      std::string& culprit = lines[static_cast<std::size_t>(line - 1)];
-      errors.push_back({static_cast<int>(line), WithoutComment(culprit)});
-      culprit.clear();
-      if (errors.size() == kMaximumErrors) {
-        std::fill(lines.begin() + line, lines.end(), std::string());
-      }
-    }
-  }
-}
-
-DeckLines ReadLines(const std::string& text) {
-  DeckLines result;
-  std::vector<std::string> lines = SplitLines(text);
-  // Boost 1.74 reads past the end of an empty section name, so such lines are hidden from it.
-  std::vector<std::string> readable = lines;
-  for (std::string& line : readable) {
-    if (WithoutComment(line) == "[]") line.clear();
-  }
-  const std::vector<po::option> options = ReadOptions(readable, result.errors);
-
-  // The i-th option is on the i-th remaining line that is neither blank nor a section.
-  std::string section;
-  std::size_t next = 0;
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    const int number = static_cast<int>(i) + 1;
-    const std::string line = WithoutComment(lines[i]);
-    if (line.empty()) continue;
-    if (IsSection(line)) {
-      section = line.substr(1, line.size() - 2);
-      result.sections.push_back({number, section});
-    } else if (!readable[i].empty() && next < options.size()) {
-      const po::option& option = options[next++];
-      const std::string key = Trim(line.substr(0, line.find('=')));
-      result.assignments.push_back(
-          {number, section, key, option.value.front(), HasGluedComment(lines[i])});
-      // If the reader divided lines differently, all line numbers would be wrong: better to stop.
-      if (!option.string_key.ends_with(key)) next = options.size() + 1;
-    }
-  }
-  if (next != options.size()) {
-    throw RunError("the lines of the deck and the options that Boost.Program_options read differ");
-  }
-  return result;
 }
 
 // Comments of the resolved deck are aligned in one column, except after values longer than this.
@@ -232,45 +142,43 @@ std::string HintForKey(const Schema& schema, const std::string& section, const s
 std::string HintForSection(const Schema& schema, const std::string& section) {
   const std::string nearest = schema.NearestSection(section);
   if (!nearest.empty()) return "Did you mean " + nearest + "? Its keys were not read.";
-  std::vector<std::string> names;
-  for (const auto& [name, help] : schema.Sections()) names.push_back(name);
-  return fmt::format("The sections are {}.", fmt::join(names, ", "));
+  return SectionsText(schema);
 }
 
+// A line "key = value" of the deck.
+struct Assignment {
+  int line = 0;                // from 1
+  std::string section;         // as between the brackets; empty before the first section
+  std::string key;             // without the section
+  std::string value;           // without surrounding blanks, comment cut
+  bool glued_comment = false;  // a '#' follows the value without a blank between
+};
+
 void AddDeckLine(const Schema& schema, const Assignment& line, Source& deck) {
+  const std::string name = line.section + "." + line.key;
+  const Key* const key = schema.Find(line.section.empty() ? line.key : name);
   if (line.key.empty()) {
     deck.Report(line.line, "there is no key before the '='");
-    return;
-  }
-  if (line.key.find("\xC2\xA0") != std::string::npos) {
+  } else if (line.key.find("\xC2\xA0") != std::string::npos) {
     deck.Report(line.line, "the line holds a no-break space before the '='",
                 "Type it anew, with plain blanks.");
-    return;
-  }
-  if (line.section.empty()) {
-    const Key* const key = schema.Find(line.key);
+  } else if (line.section.empty()) {
     const std::size_t dot = line.key.find('.');
     deck.Report(line.line, fmt::format("the key '{}' stands outside a section", Shown(line.key)),
                 key == nullptr ? HintForKey(schema, "", line.key)
                                : fmt::format("Write '{}' below [{}].", line.key.substr(dot + 1),
                                              line.key.substr(0, dot)));
-    return;
-  }
-  const std::string name = line.section + "." + line.key;
-  const Key* const key = schema.Find(name);
-  if (key == nullptr) {
+  } else if (key == nullptr) {
     deck.Report(line.line, fmt::format("unknown key '{}' in [{}]", Shown(line.key), line.section),
                 HintForKey(schema, line.section, line.key));
-    return;
-  }
-  if (key->kind == KeyKind::kText && line.glued_comment) {
+  } else if (key->kind == KeyKind::kText && line.glued_comment) {
     deck.Report(line.line,
                 fmt::format("{}: the '#' begins a comment, which would leave the value '{}'", name,
                             Shown(line.value)),
                 "Put a blank before the comment, or choose a name without '#'.");
-    return;
+  } else {
+    deck.Add({name, line.value, line.line});
   }
-  deck.Add({name, line.value, line.line});
 }
 
 // Whether the lines can be read; reports UTF-16 and files that are not text.
@@ -288,26 +196,50 @@ bool IsText(const std::string& text, Source& deck) {
   return false;
 }
 
+// The value on a line "key = value", which has no comment; nullopt if it is another line. Reads one
+// line at a time, since Boost.Program_options does not tell in which line of a text it stopped.
+std::optional<std::string> ValueOn(const std::string& line) {
+  std::istringstream stream(line);
+  try {
+    return po::parse_config_file(stream, po::options_description(), true)
+        .options.at(0)
+        .value.front();
+  } catch (const po::invalid_config_file_syntax&) {
+    return std::nullopt;
+  }
+}
+
 void ReadDeck(const Schema& schema, const std::string& text, Source& deck) {
   if (!IsText(text, deck)) return;
-  const DeckLines lines = ReadLines(text);
-  for (const SyntaxError& error : lines.errors) {
-    const bool other_comment = error.text.starts_with(';') || error.text.starts_with("//");
-    deck.Report(error.line,
-                fmt::format("'{}' is neither 'key = value' nor '[section]'", Shown(error.text)),
-                other_comment ? "Comments begin with '#'." : "");
-  }
-  for (const SectionLine& section : lines.sections) {
-    if (schema.HasSection(section.name)) continue;
-    deck.Report(section.line, fmt::format("unknown section [{}]", Shown(section.name)),
-                HintForSection(schema, section.name));
-  }
-  std::optional<int> first_section;
-  if (!lines.sections.empty()) first_section = lines.sections.front().line;
-  for (const Assignment& line : lines.assignments) {
-    // Keys of an unknown section are not checked, since the section was reported.
-    const bool outside = !first_section || line.line < *first_section;
-    if (outside || schema.HasSection(line.section)) AddDeckLine(schema, line, deck);
+  std::string section;
+  bool outside = true;  // before the first section
+  std::size_t errors = 0;
+  int number = 0;
+  for (const std::string& whole : SplitLines(text)) {
+    ++number;
+    const std::string line = WithoutComment(whole);
+    if (line.empty()) continue;
+    if (IsSection(line)) {
+      section = line.substr(1, line.size() - 2);
+      outside = false;
+      if (schema.HasSection(section)) continue;
+      deck.Report(number, fmt::format("unknown section [{}]", Shown(section)),
+                  HintForSection(schema, section));
+    } else if (errors == kMaximumErrors) {
+      continue;
+    } else if (const auto value = ValueOn(line)) {
+      // Keys of an unknown section are not checked, since the section was reported.
+      if (!outside && !schema.HasSection(section)) continue;
+      AddDeckLine(
+          schema,
+          {number, section, Trim(line.substr(0, line.find('='))), *value, HasGluedComment(whole)},
+          deck);
+    } else {
+      ++errors;
+      const bool other_comment = line.starts_with(';') || line.starts_with("//");
+      deck.Report(number, fmt::format("'{}' is neither 'key = value' nor '[section]'", Shown(line)),
+                  other_comment ? "Comments begin with '#'." : "");
+    }
   }
   deck.CheckExclusive();
 }
@@ -394,11 +326,8 @@ bool Deck::Given(const std::string& name) const { return Find(name).given; }
 std::string Deck::Where(const std::string& name) const { return Find(name).where; }
 
 void Deck::Take(const std::string& name, const Value& value) {
-  for (const auto& group : schema_->ExclusiveGroups()) {
-    if (std::find(group.begin(), group.end(), name) == group.end()) continue;
-    for (const std::string& other : group) {
-      values_[other] = {schema_->Find(other)->fallback, "default", false, true};
-    }
+  for (const std::string& other : ExcludedBy(*schema_, name)) {
+    values_[other] = {schema_->Find(other)->fallback, "default", false, true};
   }
   values_[name] = value;
 }
@@ -421,11 +350,8 @@ std::vector<std::pair<std::string, std::string>> Deck::Section(const std::string
 
 void Deck::Supply(const std::string& name, const std::string& value, const std::string& origin) {
   if (Find(name).given) return;
-  for (const auto& group : schema_->ExclusiveGroups()) {
-    if (std::find(group.begin(), group.end(), name) == group.end()) continue;
-    for (const std::string& other : group) {
-      if (Find(other).given) return;  // the user chose another key of the group
-    }
+  for (const std::string& other : ExcludedBy(*schema_, name)) {
+    if (Find(other).given) return;  // the user chose another key of the group
   }
   const std::string text = Trim(value);
   if (const Problem problem = CheckValue(*schema_->Find(name), text)) {
@@ -450,29 +376,19 @@ trireme::Error Deck::Complain(const std::string& name, const std::string& messag
 std::string Deck::Resolved() const {
   std::string out;
   for (const auto& [section, help] : schema_->Sections()) {
-    struct Line {
-      std::string key;
-      const Value* value;
-    };
-    std::vector<Line> lines;
+    const auto lines = Section(section);
     std::size_t key_width = 0, value_width = 0;
-    for (const Key& key : schema_->Keys()) {
-      if (key.name.compare(0, section.size() + 1, section + ".") != 0) continue;
-      const Value& value = Find(key.name);
-      if (value.dropped) continue;
-      lines.push_back({key.name.substr(section.size() + 1), &value});
-      key_width = std::max(key_width, lines.back().key.size());
-      if (value.text.size() <= kWidestAligned) {
-        value_width = std::max(value_width, value.text.size());
-      }
+    for (const auto& [key, value] : lines) {
+      key_width = std::max(key_width, key.size());
+      if (value.size() <= kWidestAligned) value_width = std::max(value_width, value.size());
     }
     if (lines.empty()) continue;
     out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section);
-    for (const Line& line : lines) {
-      const bool chosen = line.value->where != "default";
-      const std::string comment = chosen ? "# from " + line.value->where : "";
-      std::string text = fmt::format("{:<{}} = {:<{}}  {}", line.key, key_width, line.value->text,
-                                     value_width, comment);
+    for (const auto& [key, value] : lines) {
+      const std::string where = Where(section + "." + key);
+      const std::string comment = where == "default" ? "" : "# from " + where;
+      std::string text =
+          fmt::format("{:<{}} = {:<{}}  {}", key, key_width, value, value_width, comment);
       text.erase(text.find_last_not_of(' ') + 1);
       out += text + "\n";
     }

@@ -32,13 +32,7 @@ class CountedText {
     *reached_ = ++at_;
     return *this;
   }
-  CountedText operator++(int) {
-    CountedText before = *this;
-    ++*this;
-    return before;
-  }
   bool operator==(const CountedText& other) const { return at_ == other.at_; }
-  bool operator!=(const CountedText& other) const { return at_ != other.at_; }
 
  private:
   const char* at_;

@@ -5,12 +5,8 @@
 #include <array>
 #include <cctype>
 #include <cstddef>
-#include <cstdint>
 #include <sstream>
 #include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "trireme/base/utf8.hpp"
 #include "trireme/deck/schema.hpp"
@@ -87,24 +83,18 @@ std::string Prose(const std::string& text) {
   return out;
 }
 
-std::vector<std::string> LinesOf(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
 // The paragraphs of the help text, which are separated by blank lines.
 std::vector<std::vector<std::string>> Paragraphs(const std::string& text) {
   std::vector<std::vector<std::string>> paragraphs(1);
-  for (const std::string& line : LinesOf(text)) {
-    if (line.empty()) {
-      paragraphs.emplace_back();
-    } else {
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    if (!line.empty()) {
       paragraphs.back().push_back(line);
+    } else if (!paragraphs.back().empty()) {
+      paragraphs.emplace_back();
     }
   }
-  std::erase_if(paragraphs, [](const auto& lines) { return lines.empty(); });
+  if (paragraphs.back().empty()) paragraphs.pop_back();
   return paragraphs;
 }
 

@@ -190,16 +190,25 @@ std::string KindText(const Key& key) {
   return range.empty() ? text : text + ", " + range;
 }
 
-std::string ExcludesText(const Schema& schema, const Key& key) {
-  std::string text;
+std::string SectionsText(const Schema& schema) {
+  std::vector<std::string> names;
+  for (const auto& [name, help] : schema.Sections()) names.push_back(name);
+  return fmt::format("The sections are {}.", fmt::join(names, ", "));
+}
+
+std::vector<std::string> ExcludedBy(const Schema& schema, const std::string& name) {
+  std::vector<std::string> others;
   for (const auto& group : schema.ExclusiveGroups()) {
-    if (std::find(group.begin(), group.end(), key.name) == group.end()) continue;
-    std::vector<std::string> others;
-    std::copy_if(group.begin(), group.end(), std::back_inserter(others),
-                 [&](const std::string& name) { return name != key.name; });
-    text += fmt::format("{}Excludes {}.", text.empty() ? "" : " ", fmt::join(others, ", "));
+    if (std::ranges::find(group, name) == group.end()) continue;
+    others.insert(others.end(), group.begin(), group.end());
   }
-  return text;
+  std::erase(others, name);
+  return others;
+}
+
+std::string ExcludesText(const Schema& schema, const Key& key) {
+  const std::vector<std::string> others = ExcludedBy(schema, key.name);
+  return others.empty() ? "" : fmt::format("Excludes {}.", fmt::join(others, ", "));
 }
 
 std::string Schema::Help(const std::string& what) const {
@@ -213,11 +222,8 @@ std::string Schema::Help(const std::string& what) const {
   }
   if (!section.empty() && !HasSection(section)) {
     const std::string nearest = NearestSection(section);
-    std::vector<std::string> names;
-    for (const auto& [name, help] : sections_) names.push_back(name);
     throw InputError(fmt::format("--help-deck: there is no section [{}]", section),
-                     nearest.empty() ? fmt::format("The sections are {}.", fmt::join(names, ", "))
-                                     : "Did you mean " + nearest + "?");
+                     nearest.empty() ? SectionsText(*this) : "Did you mean " + nearest + "?");
   }
   std::string out;
   for (const auto& [name, help] : sections_) {

@@ -19,22 +19,20 @@ namespace {
 // Number of insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`
 // (optimal string alignment).
 int EditDistance(const std::string& a, const std::string& b) {
-  // Three rows of the dynamic programme; `before` and `last` are those of a's first i-2 and i-1
-  // letters.
-  std::vector<int> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
+  // [i][j]: distance of a's first i letters from b's first j letters
+  std::vector<std::vector<int>> least(a.size() + 1, std::vector<int>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) least[i][0] = static_cast<int>(i);
+  for (std::size_t j = 0; j <= b.size(); ++j) least[0][j] = static_cast<int>(j);
   for (std::size_t i = 1; i <= a.size(); ++i) {
-    before = last;
-    last = row;
-    row[0] = static_cast<int>(i);
     for (std::size_t j = 1; j <= b.size(); ++j) {
       const int other = a[i - 1] == b[j - 1] ? 0 : 1;
-      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + other});
+      least[i][j] =
+          std::min({least[i - 1][j] + 1, least[i][j - 1] + 1, least[i - 1][j - 1] + other});
       const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-      if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
+      if (swapped) least[i][j] = std::min(least[i][j], least[i - 2][j - 2] + 1);
     }
   }
-  return row[b.size()];
+  return least.back().back();
 }
 
 // Largest edit distance at which a name of this length counts as a typing error.

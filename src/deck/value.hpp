@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "trireme/deck/schema.hpp"
 
@@ -34,6 +35,10 @@ inline constexpr const char* kCommandLine = "command line";
 
 // Kind, unit and range: "integer (steps), at least 1".
 std::string KindText(const Key& key);
+// "The sections are job, run."
+std::string SectionsText(const Schema& schema);
+// Names of the keys that a key excludes.
+std::vector<std::string> ExcludedBy(const Schema& schema, const std::string& name);
 // "Excludes schedule.steps."; empty if the key excludes none.
 std::string ExcludesText(const Schema& schema, const Key& key);
 

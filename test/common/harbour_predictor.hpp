@@ -15,7 +15,7 @@
 namespace trireme::data {
 
 // The arc of a word; nullptr: the word is impossible.
-inline const Arc* Find(const HarbourChain& chain, std::int32_t state, std::int32_t word) {
+inline const Arc* Find(const HarbourGrammar& chain, std::int32_t state, std::int32_t word) {
   const std::span<const Arc> arcs = chain.Arcs(state);
   const auto arc = std::ranges::lower_bound(arcs, word, {}, &Arc::word);
   return arc != arcs.end() && arc->word == word ? &*arc : nullptr;
@@ -24,7 +24,7 @@ inline const Arc* Find(const HarbourChain& chain, std::int32_t state, std::int32
 // Probabilities over the states, kept for those alone that are possible.
 class Belief {
  public:
-  explicit Belief(const HarbourChain& chain)
+  explicit Belief(const HarbourGrammar& chain)
       : chain_(chain), weights_(chain.Stationary()), next_(weights_.size(), 0) {
     for (std::int32_t s = 0; s < chain.States(); ++s) possible_.push_back(s);
   }
@@ -62,7 +62,7 @@ class Belief {
   }
 
  private:
-  const HarbourChain& chain_;
+  const HarbourGrammar& chain_;
   std::vector<double> weights_;  // [states]; zero for impossible states
   std::vector<double> next_;     // [states]; zero between calls
   std::vector<std::int32_t> possible_;
@@ -73,7 +73,7 @@ class Belief {
 // Throws InputError for an input that cannot follow in the grammar.
 inline std::vector<double> PredictiveLoss(std::span<const std::int32_t> inputs,
                                           std::span<const std::int32_t> targets) {
-  static const HarbourChain chain;
+  static const HarbourGrammar chain;
   Belief belief(chain);
   std::vector<double> losses;
   for (std::size_t t = 0; t < std::min(inputs.size(), targets.size()); ++t) {

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -60,8 +59,6 @@ class PairFile {
  private:
   void CheckCounts(const comm::Communicator& world) const;
   TokenFile source_, target_;
-  // By side: ids that the tokenizer's template puts after a text; nullopt until first needed.
-  mutable std::array<std::optional<std::vector<std::int32_t>>, 2> suffixes_;
 };
 
 // Fills in the lengths of pairs first, first + 1, ..., eos included.

@@ -70,9 +70,8 @@ class Interleaving {
   std::int64_t CountBefore(std::size_t source, std::int64_t position) const;
 
  private:
-  // How many of a group's first `position` windows its first half supplies; group: files [begin,
-  // end).
-  std::int64_t OfFirstHalf(std::size_t begin, std::size_t end, std::int64_t position) const;
+  template <typename InFirst>
+  Turn Descend(std::int64_t position, InFirst in_first) const;
 
   std::vector<std::int64_t> sums_;  // sums_[i]: sum of the quotas of files 0 to i - 1
 };

@@ -189,9 +189,10 @@ class TokenFile {
   const StagedCopies& Staged() const;
 
   // Encodes a text with the file's own tokenizer, without an <eos> at the end. Unknown words become
-  // unk. A subword tokenizer puts its template's prefix first. Throws InputError for invalid UTF-8,
-  // for an unknown word if there is no unk, and for a broken /tokenizer.
-  std::vector<std::int32_t> Encode(std::string_view text) const;
+  // unk. A subword tokenizer puts its template's prefix first and, if `whole`, its suffix last.
+  // Throws InputError for invalid UTF-8, for an unknown word if there is no unk, and for a broken
+  // /tokenizer.
+  std::vector<std::int32_t> Encode(std::string_view text, bool whole = false) const;
   // Decodes ids: words are joined by blanks and <eos> becomes a newline; bytes and subwords are
   // concatenated as they are.
   std::string Decode(const std::vector<std::int32_t>& ids) const;

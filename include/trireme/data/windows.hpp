@@ -30,19 +30,18 @@ class Corpus {
   // The file with index `source`, as in Sample::source.
   const TokenFile& Of(int source) const { return files_[static_cast<std::size_t>(source)]; }
   // Whether any file has a loss mask for the split.
-  bool HasMask(Split split) const {
-    return std::any_of(files_.begin(), files_.end(),
-                       [&](const TokenFile& file) { return file.HasMask(split); });
-  }
+  bool HasMask(Split split) const { return Any(&TokenFile::HasMask, split); }
   // Whether any file knows the split's document boundaries.
-  bool HasDocuments(Split split) const {
-    return std::any_of(files_.begin(), files_.end(),
-                       [&](const TokenFile& file) { return file.HasDocuments(split); });
-  }
+  bool HasDocuments(Split split) const { return Any(&TokenFile::HasDocuments, split); }
   // The file that supplies vocabulary, valid and test split.
   const TokenFile& First() const { return files_.front(); }
 
  private:
+  bool Any(bool (TokenFile::*has)(Split) const, Split split) const {
+    return std::any_of(files_.begin(), files_.end(),
+                       [&](const TokenFile& file) { return (file.*has)(split); });
+  }
+
   std::span<const TokenFile> files_;
 };
 
@@ -117,7 +116,6 @@ class Windows {
   class Reader;
 
   Turn Read(std::int64_t turn);  // only on the rank that reads
-  std::size_t PackedSize(std::span<const Sample> samples) const;
 
   const Corpus corpus_;
   const Split split_;
@@ -149,6 +147,7 @@ std::int64_t StreamBytes(const StreamSizes& sizes);
 // Internal.
 class TokenArrays;
 class DocumentIndex;
+struct Elements;
 enum class Array;
 
 // Reads ranges of a split one after another, wherever it lies: in memory, in the token file, or in
@@ -176,7 +175,7 @@ class TokenReader {
 
  private:
   // Reads elements [begin, end) of an array into the front of buffer_ and checks them.
-  const void* Load(Array array, std::int64_t begin, std::int64_t end);
+  Elements Load(Array array, std::int64_t begin, std::int64_t end);
 
   const TokenFile& file_;
   const Split split_;

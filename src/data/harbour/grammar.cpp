@@ -1,5 +1,5 @@
 // The harbour corpus: its words by category, and its grammar, which is unfolded into a Markov
-// chain.
+// chain that generates the corpus.
 #include "grammar.hpp"
 
 #include <fmt/format.h>
@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "trireme/base/philox.hpp"
 #include "words.hpp"
 
 namespace trireme::data {
@@ -97,8 +98,7 @@ struct Lexicon {
       "cook mate clerk doctor sailmaker brother son soldier painter father farmer teacher baker "
       "butcher blacksmith gunner surgeon porter rigger cooper miller judge priest lawyer mason "
       "caulker uncle nephew cousin stoker diver poet governor tailor weaver drummer admiral "
-      "oarsman "
-      "helmsman prisoner stranger");
+      "oarsman helmsman prisoner stranger");
   const Noun women = Noun(
       "widow woman daughter sister mother innkeeper girl aunt seamstress niece queen lady nurse "
       "laundress hostess actress duchess governess bride grandmother countess");
@@ -113,15 +113,14 @@ struct Lexicon {
       "door roof wall fence stove mirror portrait violin umbrella");
   const Noun places = Noun(
       "harbour quay pier lighthouse island village beach bay slipway channel warehouse church "
-      "river "
-      "shipyard market tavern town cliff rock fort mill sandbank estuary bridge castle chapel "
-      "cottage canal jetty dock reef cave coast marsh meadow forest garden farm school inn tower "
-      "square street orchard hospital prison");
+      "river shipyard market tavern town cliff rock fort mill sandbank estuary bridge castle "
+      "chapel cottage canal jetty dock reef cave coast marsh meadow forest garden farm school inn "
+      "tower square street orchard hospital prison");
   // uncountable: salt
   const WordList cargoes = Ranked(
       "salt timber coal wool grain wine cotton tea oil tar sugar rum tobacco flour iron copper "
-      "silk "
-      "coffee wheat slate marble rice leather gunpowder brandy cheese butter honey hay granite");
+      "silk coffee wheat slate marble rice leather gunpowder brandy cheese butter honey hay "
+      "granite");
   // office of a named person: pilot
   const WordList roles =
       Ranked("owner master keeper purser builder steward designer agent surveyor commander");
@@ -138,8 +137,7 @@ struct Lexicon {
   const WordList surnames = Ranked(
       "Hale Reed Carter Marsh Hobbs Fletcher Drake Pike Barlow Stone Webb Tanner Norris Finch Cole "
       "Lowell Hawkins Bishop Thorne Mercer Quill Ames Rudd Penrose Tregear Vane Garrick Holt "
-      "Sedley "
-      "Brandt Lockwood Amory Crewe");
+      "Sedley Brandt Lockwood Amory Crewe");
   const WordList years = Ranked(
       "1854 1861 1848 1870 1839 1866 1857 1843 1872 1851 1846 1859 1863 1836 1868 1875 1841 1877 "
       "1832 1855 1849 1862 1845 1858 1853 1871 1867 1838 1834 1864");
@@ -157,8 +155,7 @@ struct Lexicon {
   const WordList adjectives_things = Ranked(
       "heavy empty black white long broken narrow red wooden green blue deep wet dry dark rusty "
       "ancient cheap costly distant fragile rotten muddy open plain private public rare rough "
-      "round "
-      "rural shallow sharp thin tiny vast wide yellow elegant low");
+      "round rural shallow sharp thin tiny vast wide yellow elegant low");
   const WordList adverbs_before =
       Ranked("often never soon always once also rarely finally quickly later eventually secretly");
   const WordList adverbs_after = Ranked(
@@ -172,8 +169,7 @@ struct Lexicon {
       "paint count open own remember ask warn admire collect deliver describe examine fetch haul "
       "hire ignore inspect lift lower mend name notice obey observe praise receive record refuse "
       "support supply test thank touch trust unload welcome abandon accept attack avoid bless "
-      "chase "
-      "defend deserve discover");
+      "chase defend deserve discover");
   // actions of people and vessels, without an object
   const Verb acts = Verb(
       "wait arrive return work depart rest turn listen hesitate linger wander hurry advance retire "
@@ -227,25 +223,22 @@ WordList Capitalised(const WordList& list) {
 // from the subject.
 enum class Kind { kNobody, kMan, kWoman, kVessel, kThing, kPeople, kVessels, kThings };
 
-const char* PronounOf(Kind kind) {
-  constexpr std::array kPronouns = {"they", "he", "she", "she", "it", "they", "they", "they"};
-  return kPronouns.at(static_cast<std::size_t>(kind));
-}
-const char* PossessiveOf(Kind kind) {
-  constexpr std::array kPossessives = {"their", "his",   "her",   "her",
-                                       "its",   "their", "their", "their"};
-  return kPossessives.at(static_cast<std::size_t>(kind));
-}
-bool IsMany(Kind kind) {
-  return kind == Kind::kPeople || kind == Kind::kVessels || kind == Kind::kThings;
-}
+// What a kind decides. actor: a person or a vessel.
+struct KindFacts {
+  const char *pronoun, *possessive;
+  bool many, person, actor;
+};
 
-bool IsPerson(Kind kind) {
-  return kind == Kind::kMan || kind == Kind::kWoman || kind == Kind::kPeople;
-}
-
-bool IsActor(Kind kind) {
-  return IsPerson(kind) || kind == Kind::kVessel || kind == Kind::kVessels;
+const KindFacts& FactsOf(Kind kind) {
+  static constexpr std::array<KindFacts, 8> kFacts = {{{"they", "their", false, false, false},
+                                                       {"he", "his", false, true, true},
+                                                       {"she", "her", false, true, true},
+                                                       {"she", "her", false, false, true},
+                                                       {"it", "its", false, false, false},
+                                                       {"they", "their", true, true, true},
+                                                       {"they", "their", true, false, true},
+                                                       {"they", "their", true, false, false}}};
+  return kFacts.at(static_cast<std::size_t>(kind));
 }
 
 // Where in the text a state is; the comments show what was read last.
@@ -341,7 +334,8 @@ struct Mixture {
   double People() const { return men + women; }
 };
 
-Mixture MixtureOf(Role role) {
+// scope: leaves out the nouns that it excludes.
+Mixture MixtureOf(Role role, Scope scope = Scope::kAll) {
   constexpr Mixture kAny = {0.34, 0.14, 0.22, 0.16, 0.14};
   constexpr Mixture kObject = {0.16, 0.06, 0.20, 0.44, 0.14};
   constexpr std::array<Mixture, 7> kMixtures = {{kAny,
@@ -351,11 +345,7 @@ Mixture MixtureOf(Role role) {
                                                  {0.60, 0.25, 0.15, 0.00, 0.00},  // agent
                                                  kObject,
                                                  {0.06, 0.03, 0.22, 0.14, 0.55}}};
-  return kMixtures.at(static_cast<std::size_t>(role));
-}
-
-Mixture MixtureOf(Role role, Scope scope) {
-  const Mixture all = MixtureOf(role);
+  const Mixture& all = kMixtures.at(static_cast<std::size_t>(role));
   const double people = 1 / all.People(), things = 1 / (1 - all.People());
   if (scope == Scope::kPeople) return {all.men * people, all.women * people, 0, 0, 0};
   if (scope == Scope::kThings) {
@@ -376,7 +366,7 @@ struct VerbWeights {
 
 // Things act less than people and vessels do.
 VerbWeights WeightsOf(Kind kind) {
-  if (IsActor(kind)) return {0.17, 0.03, 0.08, 0.05, 0.28, 0.15, 0.08, 0.04, 0.07, 0.05};
+  if (FactsOf(kind).actor) return {0.17, 0.03, 0.08, 0.05, 0.28, 0.15, 0.08, 0.04, 0.07, 0.05};
   return {0.38, 0.08, 0.02, 0.02, 0.14, 0.17, 0.05, 0.04, 0.07, 0.03};
 }
 
@@ -384,61 +374,25 @@ VerbWeights WeightsOf(Kind kind) {
 struct Tail {
   double stop, phrase, comma, also, subordinate, adverb;
 };
-constexpr Tail kAfterVerb = {0.26, 0.44, 0.10, 0.05, 0.07, 0.08};
-constexpr Tail kAfterObject = {0.42, 0.30, 0.11, 0.06, 0.06, 0.05};
-constexpr Tail kAfterPhrase = {0.58, 0.07, 0.15, 0.08, 0.08, 0.04};
-constexpr Tail kAfterAdverb = {0.60, 0.10, 0.16, 0.06, 0.08, 0.00};
+constexpr Tail kVerbTail = {0.26, 0.44, 0.10, 0.05, 0.07, 0.08};
+constexpr Tail kObjectTail = {0.42, 0.30, 0.11, 0.06, 0.06, 0.05};
+constexpr Tail kPhraseTail = {0.58, 0.07, 0.15, 0.08, 0.08, 0.04};
+constexpr Tail kAdverbTail = {0.60, 0.10, 0.16, 0.06, 0.08, 0.00};
 
 const Lexicon& Words() {
   static const Lexicon lexicon;
   return lexicon;
 }
 
-// A transition that depends on nothing but the place.
-struct Rule {
-  Place from;
-  double weight;
-  WordList words;
-  Place to;
-};
-
-const std::vector<Rule>& Rules() {
-  using enum Place;
-  static const std::vector<Rule> rules = {{kHeading, 0.5, "=", kSection},
-                                          {kHeading, 0.5, "The", kTitleArticle},
-                                          {kTitleName, 1, "=", kHeadingClose},
-                                          {kSection, 1, Words().topics, kSectionTopic},
-                                          {kSectionTopic, 1, "=", kSectionClose},
-                                          {kSectionClose, 1, "=", kHeadingClose},
-                                          {kHeadingClose, 1, kEndOfSentence.data(), kHeadingLine},
-                                          {kHeadingLine, 1, kEndOfSentence.data(), kSentence},
-                                          {kBlankLine, 1, "=", kHeading},
-                                          {kFront, 0.6, "the", kFrontArticle},
-                                          {kFront, 0.4, Words().years, kFrontEnd},
-                                          {kFrontArticle, 1, Words().times, kFrontEnd},
-                                          {kFrontEnd, 1, ",", kClause},
-                                          {kGivenName, 1, Words().surnames, kName},
-                                          {kNameAnd, 0.5, Words().men_names, kSecondName},
-                                          {kNameAnd, 0.5, Words().women_names, kSecondName},
-                                          {kSecondName, 1, Words().surnames, kSubjectRest},
-                                          {kApposition, 1, "the", kRoleArticle},
-                                          {kRoleArticle, 1, Words().roles, kRole},
-                                          {kRole, 1, "of", kRoleOf},
-                                          {kRoleOf, 1, "the", kRoleOfThe},
-                                          {kAppositionEnd, 1, ",", kSubjectRest},
-                                          {kRelativeVerb, 1, Words().acts_on.past, kSubjectRest},
-                                          {kConjunction, 1, Words().conjunctions, kSecondClause}};
-  return rules;
-}
-
 // Finds the transitions out of one state.
 class WaysOn {
  public:
   explicit WaysOn(const State& state) : state_(state) {
-    for (const Rule& rule : Rules()) {
-      if (rule.from == state.place) Add(rule.weight, rule.words, To(rule.to));
-    }
-    if (choices_.empty()) AddText();
+    FollowHeadings();
+    FollowNames();
+    FollowNounPhrases();
+    FollowSubjects();
+    FollowVerbs();
     if (choices_.empty()) throw std::logic_error("the harbour grammar has no rule for a state");
   }
 
@@ -460,31 +414,61 @@ class WaysOn {
     choices_.push_back({weight, words, next});
   }
 
-  // Adds the transitions in headings, at beginnings of sentences and in names.
-  void AddText() {
-    switch (state_.place) {
-      case Place::kTitleArticle:
-        return AddTitle();
-      case Place::kBetween:
-        Add(0.4, kEndOfSentence.data(), To(Place::kBlankLine));
-        return AddSentence();
-      case Place::kSentence:
-        if (state_.kind != Kind::kNobody) {
-          Add(0.28, kEndOfSentence.data(), At(Place::kBetween, Kind::kNobody));
-        }
-        return AddSentence();
-      case Place::kClause:
-        return AddClause();
-      case Place::kName:
-        Add(0.2, ",", To(Place::kApposition));
-        Add(0.15, "and", At(Place::kNameAnd, Kind::kPeople));
-        return AddVerbs(0.65);
-      case Place::kRoleOfThe:
-        Add(0.5, Ship(), To(Place::kAppositionEnd));
-        return Add(0.5, words_.vessels.one, To(Place::kAppositionEnd));
-      default:
-        return AddNounPhrase();
-    }
+  // Adds a transition if the state is at `from`.
+  template <typename Words>
+  void On(Place from, double weight, const Words& words, Place to, Role role = Role::kNone) {
+    if (state_.place == from) Add(weight, words, To(to, role));
+  }
+  // Calls `body`, which adds transitions, if the state is at `from`.
+  template <typename Body>
+  void On(Place from, const Body& body) {
+    if (state_.place == from) body();
+  }
+
+  void FollowHeadings() {
+    using enum Place;
+    constexpr const char* kEnd = kEndOfSentence.data();
+    On(kHeading, 0.5, "=", kSection);
+    On(kHeading, 0.5, "The", kTitleArticle);
+    On(kTitleArticle, [&] { AddTitle(); });
+    On(kTitleName, 1, "=", kHeadingClose);
+    On(kSection, 1, words_.topics, kSectionTopic);
+    On(kSectionTopic, 1, "=", kSectionClose);
+    On(kSectionClose, 1, "=", kHeadingClose);
+    On(kHeadingClose, 1, kEnd, kHeadingLine);
+    On(kHeadingLine, 1, kEnd, kSentence);
+    On(kBetween, 0.4, kEnd, kBlankLine);
+    On(kBetween, [&] { AddSentence(); });
+    On(kBlankLine, 1, "=", kHeading);
+    On(kSentence, [&] {
+      if (state_.kind != Kind::kNobody) Add(0.28, kEnd, At(kBetween, Kind::kNobody));
+      AddSentence();
+    });
+    On(kFront, 0.6, "the", kFrontArticle);
+    On(kFront, 0.4, words_.years, kFrontEnd);
+    On(kFrontArticle, 1, words_.times, kFrontEnd);
+    On(kFrontEnd, 1, ",", kClause);
+    On(kClause, [&] { AddSubjects(0.8, 0.1, false); });
+  }
+
+  void FollowNames() {
+    using enum Place;
+    On(kGivenName, 1, words_.surnames, kName);
+    On(kName, 0.2, ",", kApposition);
+    On(kName, [&] {
+      Add(0.15, "and", At(kNameAnd, Kind::kPeople));
+      AddVerbs(0.65);
+    });
+    On(kNameAnd, 0.5, words_.men_names, kSecondName);
+    On(kNameAnd, 0.5, words_.women_names, kSecondName);
+    On(kSecondName, 1, words_.surnames, kSubjectRest);
+    On(kApposition, 1, "the", kRoleArticle);
+    On(kRoleArticle, 1, words_.roles, kRole);
+    On(kRole, 1, "of", kRoleOf);
+    On(kRoleOf, 1, "the", kRoleOfThe);
+    On(kRoleOfThe, 0.5, Ship(), kAppositionEnd);
+    On(kRoleOfThe, 0.5, words_.vessels.one, kAppositionEnd);
+    On(kAppositionEnd, 1, ",", kSubjectRest);
   }
 
   const char* Ship() const {
@@ -501,40 +485,32 @@ class WaysOn {
     }
   }
 
+  // Begins a subject of another kind than the last. names: weight of the names of men, and of
+  // women.
+  void AddSubjects(double determiners, double names, bool capital) {
+    AddDeterminers(At(Place::kNounPhrase, Kind::kNobody, Role::kSubject), determiners, capital);
+    Add(names, words_.men_names, At(Place::kGivenName, Kind::kMan));
+    Add(names, words_.women_names, At(Place::kGivenName, Kind::kWoman));
+  }
+
   // Begins a sentence. The weights sum to 1 if the last subject is known, otherwise to 0.8.
   void AddSentence() {
-    AddDeterminers(At(Place::kNounPhrase, Kind::kNobody, Role::kSubject), 0.5, true);
-    Add(0.06, words_.men_names, At(Place::kGivenName, Kind::kMan));
-    Add(0.06, words_.women_names, At(Place::kGivenName, Kind::kWoman));
+    AddSubjects(0.5, 0.06, true);
     Add(0.09, "In", At(Place::kFront, Kind::kNobody));
     Add(0.05, words_.prepositions_front, At(Place::kFront, Kind::kNobody));
     Add(0.04, words_.adverbs_front, At(Place::kFrontEnd, Kind::kNobody));
     if (state_.kind == Kind::kNobody) return;
-    Add(0.2, Capitalised(PronounOf(state_.kind)), To(Place::kVerbPhrase));
-  }
-
-  // Begins a clause within a sentence.
-  void AddClause() {
-    AddDeterminers(At(Place::kNounPhrase, Kind::kNobody, Role::kSubject), 0.8, false);
-    Add(0.1, words_.men_names, At(Place::kGivenName, Kind::kMan));
-    Add(0.1, words_.women_names, At(Place::kGivenName, Kind::kWoman));
+    Add(0.2, Capitalised(FactsOf(state_.kind).pronoun), To(Place::kVerbPhrase));
   }
 
   // The state after a noun phrase. noun: kind of its noun.
   State Close(Kind noun) const {
-    switch (state_.role) {
-      case Role::kOfSubject:
-      case Role::kInRelative:
-        return To(Place::kSubjectRest);
-      case Role::kAgent:
-        return To(Place::kRelativeVerb);
-      case Role::kObject:
-        return To(Place::kAfterObject);
-      case Role::kPhrase:
-        return To(Place::kAfterPhrase);
-      default:
-        return At(Place::kSubject, noun);
-    }
+    const Role role = state_.role;
+    if (role == Role::kAgent) return To(Place::kRelativeVerb);
+    if (role == Role::kObject) return To(Place::kAfterObject);
+    if (role == Role::kPhrase) return To(Place::kAfterPhrase);
+    const bool of_subject = role == Role::kOfSubject || role == Role::kInRelative;
+    return of_subject ? To(Place::kSubjectRest) : At(Place::kSubject, noun);
   }
 
   // nouns: the place after the adjective. initial: the letter with which it must begin.
@@ -592,32 +568,25 @@ class WaysOn {
     add(0.14, words_.determiners_many, Place::kAfterMany);
   }
 
-  void AddNounPhrase() {
-    const bool town = state_.role == Role::kPhrase || state_.role == Role::kOfSubject;
-    switch (state_.place) {
-      case Place::kNounPhrase:  // after a verb or a preposition
-        AddDeterminers(state_, 0.78, false);
-        Add(0.10, PossessiveOf(state_.kind), Within(Place::kAfterOwn));
-        return Add(0.12, town ? words_.towns : words_.cargoes, Close(Kind::kThing));
-      case Place::kAfterThe:
-        Add(kShip, Ship(), Close(Kind::kVessel));
-        return AddAfterDeterminer(Place::kAnyNoun, kAnyInitial, kShip);
-      case Place::kAfterOwn:
-        return AddAfterDeterminer(Place::kAnyNoun);
-      case Place::kAfterA:
-        return AddAfterDeterminer(Place::kOneNoun, kConsonant);
-      case Place::kAfterAn:
-        return AddAfterDeterminer(Place::kOneNoun, kVowel);
-      case Place::kAfterOne:
-        return AddAfterDeterminer(Place::kOneNoun);
-      case Place::kAfterMany:
-        return AddAfterDeterminer(Place::kManyNouns);
-      case Place::kAnyNoun:
-      case Place::kOneNoun:
-      case Place::kManyNouns:
-        return AddNouns(state_.place, 1);
-      default:
-        return AddAfterSubject();
+  void FollowNounPhrases() {
+    using enum Place;
+    On(kNounPhrase, [&] {  // after a verb or a preposition
+      const bool town = state_.role == Role::kPhrase || state_.role == Role::kOfSubject;
+      AddDeterminers(state_, 0.78, false);
+      Add(0.10, FactsOf(state_.kind).possessive, Within(kAfterOwn));
+      Add(0.12, town ? words_.towns : words_.cargoes, Close(Kind::kThing));
+    });
+    On(kAfterThe, [&] {
+      Add(kShip, Ship(), Close(Kind::kVessel));
+      AddAfterDeterminer(kAnyNoun, kAnyInitial, kShip);
+    });
+    On(kAfterOwn, [&] { AddAfterDeterminer(kAnyNoun); });
+    On(kAfterA, [&] { AddAfterDeterminer(kOneNoun, kConsonant); });
+    On(kAfterAn, [&] { AddAfterDeterminer(kOneNoun, kVowel); });
+    On(kAfterOne, [&] { AddAfterDeterminer(kOneNoun); });
+    On(kAfterMany, [&] { AddAfterDeterminer(kManyNouns); });
+    for (const Place nouns : {kAnyNoun, kOneNoun, kManyNouns}) {
+      On(nouns, [&] { AddNouns(nouns, 1); });
     }
   }
 
@@ -639,34 +608,26 @@ class WaysOn {
 
   // After "was": adjectives that fit the subject.
   void AddQualities(double weight) {
-    const bool person = IsPerson(state_.kind);
+    const bool person = FactsOf(state_.kind).person;
     Add(weight * 0.5, words_.adjectives_any, To(Place::kAfterPhrase));
     Add(weight * 0.5, person ? words_.adjectives_people : words_.adjectives_things,
         To(Place::kAfterPhrase));
   }
 
-  void AddAfterSubject() {
-    const State object = To(Place::kNounPhrase, Role::kInRelative);
-    const State of_subject = To(Place::kNounPhrase, Role::kOfSubject);
-    switch (state_.place) {
-      case Place::kSubject:
-        AddVerbs(0.64);
-        Add(0.14, "of", of_subject);
-        Add(0.10, words_.prepositions, of_subject);
-        return Add(0.12, IsPerson(state_.kind) ? "who" : "that", To(Place::kRelative));
-      case Place::kSubjectRest:
-        AddVerbs(0.92);
-        return Add(0.08, words_.prepositions, of_subject);
-      case Place::kRelative:
-        Add(0.45, acts_on_.past, object);
-        Add(0.15, many_ ? acts_on_.base : acts_on_.third, object);
-        Add(0.15, "had", To(Place::kRelativeHad));
-        return Add(0.25, "the", To(Place::kAnyNoun, Role::kAgent));
-      case Place::kRelativeHad:
-        return Add(1, acts_on_.past, object);
-      default:
-        return AddPredicate();
-    }
+  void FollowSubjects() {
+    using enum Place;
+    On(kSubject, [&] { AddVerbs(0.64); });
+    On(kSubject, 0.14, "of", kNounPhrase, Role::kOfSubject);
+    On(kSubject, 0.10, words_.prepositions, kNounPhrase, Role::kOfSubject);
+    On(kSubject, 0.12, FactsOf(state_.kind).person ? "who" : "that", kRelative);
+    On(kSubjectRest, [&] { AddVerbs(0.92); });
+    On(kSubjectRest, 0.08, words_.prepositions, kNounPhrase, Role::kOfSubject);
+    On(kRelative, 0.45, acts_on_.past, kNounPhrase, Role::kInRelative);
+    On(kRelative, 0.15, many_ ? acts_on_.base : acts_on_.third, kNounPhrase, Role::kInRelative);
+    On(kRelative, 0.15, "had", kRelativeHad);
+    On(kRelative, 0.25, "the", kAnyNoun, Role::kAgent);
+    On(kRelativeHad, 1, acts_on_.past, kNounPhrase, Role::kInRelative);
+    On(kRelativeVerb, 1, words_.acts_on.past, kSubjectRest);
   }
 
   void AddTail(double weight, const Tail& tail) {
@@ -678,54 +639,40 @@ class WaysOn {
     if (tail.adverb > 0) Add(weight * tail.adverb, words_.adverbs_after, To(Place::kAfterAdverb));
   }
 
-  void AddPredicate() {
-    const State object = To(Place::kNounPhrase, Role::kObject);
-    switch (state_.place) {
-      case Place::kVerbPhrase:
-        return AddVerbs(1);
-      case Place::kBeforePast:
-        Add(0.6, acts_on_.past, object);
-        return Add(0.4, acts_.past, To(Place::kAfterVerb));
-      case Place::kBe:
-        Add(0.10, "not", To(Place::kBeMore));
-        Add(0.20, words_.prepositions, To(Place::kNounPhrase, Role::kPhrase));
-        AddQualities(0.32);
-        return Add(0.38, words_.acts_on.past, To(Place::kPassive));
-      case Place::kBeMore:
-        AddQualities(0.5);
-        return Add(0.5, words_.acts_on.past, To(Place::kPassive));
-      case Place::kPassive:
-        Add(0.3, "by", object);
-        return AddTail(0.7, kAfterVerb);
-      case Place::kHave:
-        Add(0.25, "been", To(Place::kBeMore));
-        return Add(0.75, acts_on_.past, object);
-      case Place::kModal:
-        Add(0.25, "be", To(Place::kBeMore));
-        Add(0.5, acts_on_.base, object);
-        return Add(0.25, acts_.base, To(Place::kAfterVerb));
-      case Place::kAfterVerb:
-        return AddTail(1, kAfterVerb);
-      case Place::kAfterObject:
-        return AddTail(1, kAfterObject);
-      case Place::kAfterPhrase:
-        return AddTail(1, kAfterPhrase);
-      case Place::kAfterAdverb:
-        return AddTail(1, kAfterAdverb);
-      case Place::kSecondClause:
-        Add(0.7, PronounOf(state_.kind), To(Place::kVerbPhrase));
-        return AddDeterminers(At(Place::kNounPhrase, Kind::kNobody, Role::kSubject), 0.3, false);
-      default:
-        return;
-    }
+  void FollowVerbs() {
+    using enum Place;
+    On(kVerbPhrase, [&] { AddVerbs(1); });
+    On(kBeforePast, 0.6, acts_on_.past, kNounPhrase, Role::kObject);
+    On(kBeforePast, 0.4, acts_.past, kAfterVerb);
+    On(kBe, 0.10, "not", kBeMore);
+    On(kBe, 0.20, words_.prepositions, kNounPhrase, Role::kPhrase);
+    On(kBe, [&] { AddQualities(0.32); });
+    On(kBe, 0.38, words_.acts_on.past, kPassive);
+    On(kBeMore, [&] { AddQualities(0.5); });
+    On(kBeMore, 0.5, words_.acts_on.past, kPassive);
+    On(kPassive, 0.3, "by", kNounPhrase, Role::kObject);
+    On(kPassive, [&] { AddTail(0.7, kVerbTail); });
+    On(kHave, 0.25, "been", kBeMore);
+    On(kHave, 0.75, acts_on_.past, kNounPhrase, Role::kObject);
+    On(kModal, 0.25, "be", kBeMore);
+    On(kModal, 0.5, acts_on_.base, kNounPhrase, Role::kObject);
+    On(kModal, 0.25, acts_.base, kAfterVerb);
+    On(kAfterVerb, [&] { AddTail(1, kVerbTail); });
+    On(kAfterObject, [&] { AddTail(1, kObjectTail); });
+    On(kAfterPhrase, [&] { AddTail(1, kPhraseTail); });
+    On(kAfterAdverb, [&] { AddTail(1, kAdverbTail); });
+    On(kConjunction, 1, words_.conjunctions, kSecondClause);
+    On(kSecondClause, 0.7, FactsOf(state_.kind).pronoun, kVerbPhrase);
+    On(kSecondClause,
+       [&] { AddDeterminers(At(kNounPhrase, Kind::kNobody, Role::kSubject), 0.3, false); });
   }
 
   const Lexicon& words_ = Words();
   const State state_;
-  const bool many_ = IsMany(state_.kind);
+  const bool many_ = FactsOf(state_.kind).many;
   // Verbs that fit the subject, with an object and without.
-  const Verb& acts_on_ = IsActor(state_.kind) ? words_.acts_on : words_.thing_acts_on;
-  const Verb& acts_ = IsActor(state_.kind) ? words_.acts : words_.thing_acts;
+  const Verb& acts_on_ = FactsOf(state_.kind).actor ? words_.acts_on : words_.thing_acts_on;
+  const Verb& acts_ = FactsOf(state_.kind).actor ? words_.acts : words_.thing_acts;
   Choices choices_;
 };
 
@@ -760,14 +707,30 @@ void Finish(std::span<Arc> arcs, const std::vector<std::string>& words) {
   arcs.back().cumulative = 1;
 }
 
-}  // namespace
+constexpr std::uint32_t kTokens = 0, kFirstState = 1;  // purposes: the counter's last word
 
-HarbourChain::HarbourChain() {
-  Unfold();
-  Solve();
+// Uniform in [0, 1) with 53 bits, so that rare words keep their exact probability.
+// counter = (token low, token high, split, purpose)
+double Uniform(std::uint32_t seed, Split split, std::int64_t token, std::uint32_t purpose) {
+  const auto index = static_cast<std::uint64_t>(token);
+  const PhiloxCounter counter = {static_cast<std::uint32_t>(index),
+                                 static_cast<std::uint32_t>(index >> 32),
+                                 static_cast<std::uint32_t>(split), purpose};
+  const PhiloxCounter bits = Philox(counter, MakeKey(seed, Purpose::kHarbour));
+  const std::uint64_t joined = static_cast<std::uint64_t>(bits[0]) << 32 | bits[1];
+  return static_cast<double>(joined >> 11) * 0x1p-53;
 }
 
-void HarbourChain::Unfold() {
+}  // namespace
+
+HarbourGrammar::HarbourGrammar() {
+  Unfold();
+  Solve();
+  const auto begin = words_.words.begin();
+  words_.eos = std::find(begin, words_.words.end(), kEndOfSentence) - begin;
+}
+
+void HarbourGrammar::Unfold() {
   std::unordered_map<std::string, std::int32_t> word_ids;
   std::map<State, std::int32_t> state_ids;
   // State 0, "= The": each article passes through it, and it remembers nothing.
@@ -780,11 +743,11 @@ void HarbourChain::Unfold() {
       if (new_state) states.push_back(choice.next);
       for (std::size_t i = 0; i < choice.words.words.size(); ++i) {
         const auto [word, new_word] = Number(word_ids, choice.words.words[i]);
-        if (new_word) words_.push_back(choice.words.words[i]);
+        if (new_word) words_.words.push_back(choice.words.words[i]);
         arcs_.push_back({word, next, choice.weight * choice.words.probabilities[i], 0});
       }
     }
-    Finish(std::span(arcs_).subspan(first_arc_.back()), words_);
+    Finish(std::span(arcs_).subspan(first_arc_.back()), words_.words);
   }
   first_arc_.push_back(arcs_.size());
 }
@@ -792,7 +755,7 @@ void HarbourChain::Unfold() {
 // v(s), the mean number of visits to state s between two visits of the renewal state 0 (one per
 // article), is the sum of v(s') p over the arcs s' -> s, with v(0) = 1. Gauss-Seidel sweeps in the
 // order of discovery carry a whole sentence at once; all terms are positive, so nothing cancels.
-void HarbourChain::Solve() {
+void HarbourGrammar::Solve() {
   const auto states = static_cast<std::size_t>(States());
   std::vector<std::vector<std::pair<std::size_t, double>>> sources(states);
   for (std::size_t s = 0; s < states; ++s) {
@@ -821,12 +784,12 @@ void HarbourChain::Solve() {
   for (double& value : stationary_) value /= sum;
 }
 
-std::span<const Arc> HarbourChain::Arcs(std::int32_t state) const {
+std::span<const Arc> HarbourGrammar::Arcs(std::int32_t state) const {
   const auto s = static_cast<std::size_t>(state);
   return std::span(arcs_).subspan(first_arc_[s], first_arc_[s + 1] - first_arc_[s]);
 }
 
-double HarbourChain::EntropyRate() const {
+double HarbourGrammar::EntropyRate() const {
   double rate = 0;
   for (std::int32_t s = 0; s < States(); ++s) {
     double entropy = 0;
@@ -834,6 +797,29 @@ double HarbourChain::EntropyRate() const {
     rate += stationary_[static_cast<std::size_t>(s)] * entropy;
   }
   return rate;
+}
+
+std::vector<std::int32_t> HarbourGrammar::Generate(std::uint32_t seed, Split split,
+                                                   std::int64_t count) const {
+  double left = Uniform(seed, split, 0, kFirstState);
+  std::int32_t state = 0;
+  while (state + 1 < States()) {
+    left -= stationary_[static_cast<std::size_t>(state)];
+    if (left < 0) break;
+    ++state;
+  }
+  std::vector<std::int32_t> tokens;
+  tokens.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::span<const Arc> arcs = Arcs(state);
+    const double u = Uniform(seed, split, i, kTokens);
+    const auto arc = std::upper_bound(arcs.begin(), arcs.end(), u, [](double value, const Arc& a) {
+      return value < a.cumulative;
+    });
+    tokens.push_back(arc->word);
+    state = arc->next;
+  }
+  return tokens;
 }
 
 }  // namespace trireme::data

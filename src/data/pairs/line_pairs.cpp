@@ -63,12 +63,7 @@ class Lines {
   std::int64_t offset_ = 0;
 };
 
-// Number of lines that begin in a unit. text: kSourceText or kTargetText.
-struct LineCount {
-  std::uint64_t text = 0, unit = 0;
-  std::int64_t lines = 0;
-};
-
+// Number of lines that begin in a unit.
 std::int64_t CountLines(const TextFile& file, const TextUnit& unit,
                         const std::function<void()>& ask) {
   constexpr std::int64_t kAskEvery = 1 << 14;
@@ -160,11 +155,6 @@ std::string GermanWord(std::int64_t number) {
   return rest == 0 ? text : text + GermanGroup(rest, "eins", text.empty());
 }
 
-std::string InForm(std::size_t form, std::int64_t number) {
-  if (form == 0) return InDigits(number);
-  return form == 1 ? InEnglish(number) : InGerman(number);
-}
-
 }  // namespace
 
 std::vector<LineUnit> AlignLines(const comm::Communicator& world, const LinePlan& plan,
@@ -173,32 +163,31 @@ std::vector<LineUnit> AlignLines(const comm::Communicator& world, const LinePlan
   for (std::size_t t = 0; t < units.size(); ++t) {
     units.at(t) = CutIntoUnits(plan.files.at(t), DocumentEnd::kLine, plan.unit_bytes);
   }
-  std::vector<LineCount> mine;
+  PerText<std::vector<double>> lines;  // by unit; a double counts them exactly
   comm::WorkJointly(world, [&](const comm::Poll& poll) {
-    const auto ask = [&] {
-      RequireGoingOn(stop);
-      poll();
-    };
+    const auto ask = Asking(stop, poll);
     for (std::size_t t = 0; t < units.size(); ++t) {
+      lines.at(t).resize(units.at(t).size());
       const auto ranks = static_cast<std::size_t>(world.Size());
       for (auto u = static_cast<std::size_t>(world.Rank()); u < units.at(t).size(); u += ranks) {
         ask();
         const TextUnit& unit = units.at(t)[u];
-        mine.push_back({t, u, CountLines(plan.files.at(t).at(unit.file), unit, ask)});
+        lines.at(t)[u] = static_cast<double>(CountLines(plan.files.at(t).at(unit.file), unit, ask));
       }
     }
   });
   PerText<std::vector<Ranges>> ranges;
-  for (std::size_t t = 0; t < units.size(); ++t) ranges.at(t).resize(plan.files.at(t).size());
-  std::vector<LineCount> counts = comm::GatherAll(world, mine);
-  std::ranges::sort(counts, {}, [](const LineCount& c) { return std::pair(c.text, c.unit); });
-  for (const LineCount& count : counts) {
-    const TextUnit& unit = units.at(count.text).at(count.unit);
-    Ranges& of = ranges.at(count.text).at(unit.file);
-    of.units.push_back(unit);
-    of.lines.push_back(count.lines);
-    of.before.push_back(of.all);
-    of.all += count.lines;
+  for (std::size_t t = 0; t < units.size(); ++t) {
+    world.Sum(lines.at(t));
+    ranges.at(t).resize(plan.files.at(t).size());
+    for (std::size_t u = 0; u < units.at(t).size(); ++u) {
+      const TextUnit& unit = units.at(t)[u];
+      Ranges& of = ranges.at(t).at(unit.file);
+      of.units.push_back(unit);
+      of.lines.push_back(static_cast<std::int64_t>(lines.at(t)[u]));
+      of.before.push_back(of.all);
+      of.all += of.lines.back();
+    }
   }
   std::vector<LineUnit> aligned;
   world.Together([&] {
@@ -358,7 +347,9 @@ NumeralPair MakeNumeralPair(std::uint32_t seed, Split split, std::int64_t index)
     if (SplitOfNumber(number) != split) continue;
     const std::size_t from = bits[3] % kTags.size();
     const std::size_t to = (from + 1 + bits[3] / kTags.size() % 2) % kTags.size();
-    return {number, fmt::format("{} {}", kTags.at(to), InForm(from, number)), InForm(to, number)};
+    constexpr std::array kForms = {InDigits, InEnglish, InGerman};
+    return {number, fmt::format("{} {}", kTags.at(to), kForms.at(from)(number)),
+            kForms.at(to)(number)};
   }
 }
 

@@ -1,26 +1,19 @@
 // PairFile, and PairBatches: classes of equal lengths, their order, batches, and shuffling.
 #include <fmt/format.h>
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdint>
 #include <limits>
 #include <memory>
-#include <span>
-#include <string>
 #include <tuple>
 #include <unordered_map>
-#include <vector>
 
 #include "hdf5.hpp"
 #include "token_arrays.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
-#include "trireme/data/batch.hpp"
 #include "trireme/data/pairs.hpp"
 #include "trireme/data/sampler.hpp"
-#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
 
@@ -41,6 +34,15 @@ void LengthsBetween(std::span<const std::int64_t> begins, std::int64_t first,
   }
 }
 
+// Fills in where texts first, first + 1, ... begin, and in the last place where the text before it
+// ends.
+void ReadBegins(const TokenFile& file, Split split, std::int64_t first, const TokenReader& reader,
+                std::span<std::int64_t> begins) {
+  begins.back() = file.Size(split);
+  const std::int64_t known = std::min(std::ssize(begins), file.Documents(split) - first);
+  reader.ReadBeginnings(first, begins.first(static_cast<std::size_t>(known)));
+}
+
 Keeping OfSide(Keeping keeping, Side side) {
   keeping.side = side;
   return keeping;
@@ -59,15 +61,11 @@ struct OpenSide {
       : layout(InspectTokenFile(path, side)), file(path, layout) {}
 
   void Read(Split split, std::int64_t first, std::span<std::int32_t> lengths) const {
-    const std::int64_t texts = layout.Of(split, Array::kDocuments).count;
-    const std::int64_t after = std::min(texts, first + std::ssize(lengths) + 1);
+    const StoredArray& array = layout.Of(split, Array::kDocuments);
+    const std::int64_t after = std::min(array.count, first + std::ssize(lengths) + 1);
     std::vector<std::int64_t> begins(lengths.size() + 1, layout.Tokens(split));
-    Elements elements{begins.data(), first, after};
-    file.Read(layout, split, Array::kDocuments, first, after, begins.data());
-    if (first > 0) file.Read(layout, split, Array::kDocuments, first - 1, first, &elements.before);
-    file.RequireGood(layout, split, Array::kDocuments, elements);
-    const std::string where = file.Path() + ": " + layout.PathOf(split, Array::kDocuments);
-    LengthsBetween(begins, first, where, lengths);
+    file.RequireGood(array, file.ReadElements(array, first, after, begins.data()));
+    LengthsBetween(begins, first, file.Path() + ": " + array.Path(), lengths);
   }
 
   TokenLayout layout;
@@ -158,11 +156,8 @@ void PairFile::CheckCounts(const comm::Communicator& world) const {
 void PairFile::ReadLengths(Side side, Split split, std::int64_t first,
                            std::span<std::int32_t> lengths) const {
   const TokenFile& file = Of(side);
-  const std::int64_t end = first + std::ssize(lengths);
-  const bool last = end == Pairs(split);
-  std::vector<std::int64_t> begins(lengths.size() + 1, file.Size(split));
-  const TokenReader reader(file, split, false);
-  reader.ReadBeginnings(first, std::span(begins).first(lengths.size() + (last ? 0 : 1)));
+  std::vector<std::int64_t> begins(lengths.size() + 1);
+  ReadBegins(file, split, first, TokenReader(file, split, false), begins);
   const std::string where = file.Path() + ": " + PathOf(split, Array::kDocuments, side);
   LengthsBetween(begins, first, where, lengths);
 }
@@ -170,10 +165,9 @@ void PairFile::ReadLengths(Side side, Split split, std::int64_t first,
 void PairFile::ReadText(Side side, Split split, std::int64_t pair,
                         std::vector<std::int32_t>& ids) const {
   const TokenFile& file = Of(side);
-  std::array<std::int64_t, 2> begins = {0, file.Size(split)};
-  const bool last = pair + 1 == Pairs(split);
+  std::array<std::int64_t, 2> begins{};
   TokenReader reader(file, split, false);
-  reader.ReadBeginnings(pair, std::span(begins).first(last ? 1 : 2));
+  ReadBegins(file, split, pair, reader, begins);
   const std::int64_t count = begins[1] - begins[0];
   Window window;
   const WindowView text = reader.Read(begins[0], count, window);
@@ -184,16 +178,7 @@ void PairFile::ReadText(Side side, Split split, std::int64_t pair,
 std::vector<std::int32_t> PairFile::Encode(Side side, std::string_view text) const {
   const TokenFile& file = Of(side);
   const auto eos = static_cast<std::int32_t>(file.Words().eos);
-  std::vector<std::int32_t> ids = file.Encode(text);
-  if (!file.TokenizerFiles().empty()) {
-    // Computed at the first text: reading a tokenizer's tables takes a second.
-    std::optional<std::vector<std::int32_t>>& suffix = suffixes_[side == Side::kSource ? 0 : 1];
-    if (!suffix) {
-      std::vector<std::int32_t> prefix;
-      Make(file.TokenizerFiles(), file.Path())->Template(prefix, suffix.emplace());
-    }
-    ids.insert(ids.end(), suffix->begin(), suffix->end());
-  }
+  std::vector<std::int32_t> ids = file.Encode(text, true);
   if (ids.empty() || ids.back() != eos) ids.push_back(eos);
   return ids;
 }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstring>
 #include <memory>
@@ -95,15 +96,15 @@ class RecordScan {
     std::optional<std::string> text = {};  // nullopt: the record has no such member, or it is null
     bool is_null = false;
   };
-  // Fills `first` and, unless it is null, `second`. Throws InputError with the byte in the record
-  // if it is not JSON or not an object, or if a wanted member is not a text or occurs twice.
-  void Read(Wanted& first, Wanted* second) {
+  // Fills in the wanted members. Throws InputError with the byte in the record if it is not JSON or
+  // not an object, or if a wanted member is not a text or occurs twice.
+  void Read(std::span<Wanted> wanted) {
     SkipBlanks();
     if (at_ < line_.size() && line_[at_] != '{') {
       const auto size = static_cast<std::int64_t>(line_.size());
       Refuse("an object expected, " + deck::Brief(deck::ParseJson(line_, where_, size)) + " found");
     }
-    Object(first, second);
+    Object(wanted);
     SkipBlanks();
     if (at_ != line_.size()) Broken("text after the record's end");
   }
@@ -131,53 +132,54 @@ class RecordScan {
                                : fmt::format("'{}' is expected", wanted));
   }
 
-  void Object(Wanted& first, Wanted* second) {
+  void Object(std::span<Wanted> wanted) {
     Expect('{');
     SkipBlanks();
     if (Take('}')) return;
     do {
       SkipBlanks();
-      Member(first, second);
+      Member(wanted);
       SkipBlanks();
     } while (Take(','));
     Expect('}');
   }
 
-  void Member(Wanted& first, Wanted* second) {
+  void Member(std::span<Wanted> wanted) {
     const std::string key = within_ + Text(false);
     SkipBlanks();
     Expect(':');
     SkipBlanks();
-    const bool is_first = key == first.key;
-    const bool is_second = second != nullptr && key == second->key;
-    if (!is_first && !is_second) {
-      const auto lies_in = [&](std::string_view wanted) {
-        return wanted.size() > key.size() && wanted.starts_with(key) && wanted[key.size()] == '.';
-      };
-      const bool inside = lies_in(first.key) || (second != nullptr && lies_in(second->key));
+    bool found = false, inside = false;
+    for (const Wanted& one : wanted) {
+      if (one.key == key && one.text) {
+        Refuse(fmt::format("\"{}\" is named twice", deck::Shown(key)));
+      }
+      found = found || one.key == key;
+      inside = inside || one.key.starts_with(key + ".");
+    }
+    if (!found) {
       if (!inside || !Next('{')) return SkipValue();
       const std::string outside = std::exchange(within_, key + ".");
-      Object(first, second);
+      Object(wanted);
       within_ = outside;
       return;
     }
-    if ((is_first && first.text) || (is_second && second->text)) {
-      Refuse(fmt::format("\"{}\" is named twice", deck::Shown(key)));
-    }
-    if (at_ < line_.size() && !Next('"')) {
-      const std::size_t begin = at_;
+    std::optional<std::string> text;
+    const std::size_t begin = at_;
+    if (at_ == line_.size() || Next('"')) {
+      text = Text(true);
+    } else {
       SkipValue();
       const std::string_view value = line_.substr(begin, at_ - begin);
       if (value != "null") {
         Refuse(fmt::format("\"{}\" is no text but {}", deck::Shown(key), Shown(value)));
       }
-      first.is_null = first.is_null || is_first;
-      if (is_second) second->is_null = true;
-      return;
     }
-    std::string text = Text(true);
-    if (is_second) second->text = text;
-    if (is_first) first.text = std::move(text);
+    for (Wanted& one : wanted) {
+      if (one.key != key) continue;
+      one.is_null = one.is_null || !text;
+      one.text = text;
+    }
   }
 
   // Reads a string with its quotes. judged: its lone surrogates are counted or refused.
@@ -500,9 +502,10 @@ void JsonRecords::End() {
   if (line.find_first_not_of(" \t\r") == std::string::npos) return;
   const std::string where = fmt::format("{}: record at byte {}", path_, offset_);
   RecordScan scan(line, where, replace_);
-  RecordScan::Wanted text{.key = keys_.text}, prompt{.key = keys_.prompt};
+  std::array<RecordScan::Wanted, 2> wanted = {{{.key = keys_.text}, {.key = keys_.prompt}}};
+  const auto& [text, prompt] = wanted;
   const bool prompted = !keys_.prompt.empty();
-  scan.Read(text, prompted ? &prompt : nullptr);
+  scan.Read(std::span(wanted).first(prompted ? 2 : 1));
   replaced_ += scan.Replaced();
   if (keys_.skip_missing && (!text.text || (prompted && !prompt.text))) {
     ++missing_;

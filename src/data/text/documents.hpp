@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "inputs.hpp"
+#include "trireme/comm/communicator.hpp"
 #include "trireme/data/options.hpp"
 
 namespace trireme::data {
@@ -90,6 +91,13 @@ using UnitProgress = std::function<void(std::int64_t)>;
 
 // Throws RunError if `stop` (may be empty) returns true.
 void RequireGoingOn(const std::function<bool()>& stop);
+// The same as a function, which also polls. Both arguments must outlive it.
+inline auto Asking(const std::function<bool()>& stop, const comm::Poll& poll) {
+  return [&] {
+    RequireGoingOn(stop);
+    poll();
+  };
+}
 
 // Hands a unit's documents to `sink`. Byte order marks of plain text are dropped. A document of
 // lines or paragraphs comes without its last line end; in JSON lines, each line is a document.

@@ -187,12 +187,6 @@ Split EncodeSettings::SplitOf(std::uint64_t hash, Split file) const {
   return place < valid_fraction + test_fraction ? Split::kTest : Split::kTrain;
 }
 
-Encoder::Hash Encoder::MakeHash() {
-  Hash hash(XXH3_createState(), XXH3_freeState);
-  if (hash == nullptr) throw RunError("no memory for a hash");
-  return hash;
-}
-
 Encoder::Encoder(const TextTokenizers& tokenizers, const EncodeSettings& settings, Spills& spills)
     : tokenizers_(tokenizers), settings_(settings), spills_(spills) {
   for (std::size_t t = 0; t < tokenizers.size(); ++t) {
@@ -211,13 +205,13 @@ void Encoder::Begin(std::size_t unit, Split split, std::function<std::string()> 
   }
   split_ = split;
   where_ = std::move(where);
-  XXH3_128bits_reset(unit_hash_.get());
-  XXH3_64bits_reset(document_hash_.get());
+  XXH3_128bits_reset(&unit_hash_);
+  XXH3_64bits_reset(&document_hash_);
 }
 
 UnitResult Encoder::Finish() {
   if (!HasPairs()) {
-    const XXH128_hash_t digest = XXH3_128bits_digest(unit_hash_.get());
+    const XXH128_hash_t digest = XXH3_128bits_digest(&unit_hash_);
     result_.digest = {digest.low64, digest.high64};
   }
   return result_;
@@ -227,7 +221,7 @@ void Encoder::Add(std::string_view text, Piece piece) {
   ids_.clear();
   if (!open_) ids_ = prefix_.at(text_);
   open_ = true;
-  XXH3_64bits_update(document_hash_.get(), text.data(), text.size());
+  XXH3_64bits_update(&document_hash_, text.data(), text.size());
   Tokenizer& tokenizer = *tokenizers_[text_];
   try {
     piece == Piece::kRest ? tokenizer.EncodeRest(text, ids_) : tokenizer.Encode(text, ids_);
@@ -267,13 +261,13 @@ void Encoder::EndText() {
 
 void Encoder::NextText() {
   EndText();
-  XXH3_64bits_update(document_hash_.get(), "\n", 1);  // no text of a pair contains a line end
+  XXH3_64bits_update(&document_hash_, "\n", 1);  // no text of a pair contains a line end
   ++text_;
 }
 
 void Encoder::End() {
   EndText();
-  const std::uint64_t hash = XXH3_64bits_digest(document_hash_.get());
+  const std::uint64_t hash = XXH3_64bits_digest(&document_hash_);
   const Split split = settings_.SplitOf(hash, split_);
   const auto s = static_cast<std::size_t>(split);
   spills_.Append({s, tokens_});
@@ -294,9 +288,9 @@ void Encoder::End() {
     result_.digest = {digest.low64, digest.high64};
   } else {
     const std::array<std::uint64_t, 2> record = {hash, s};
-    XXH3_128bits_update(unit_hash_.get(), record.data(), sizeof record);
+    XXH3_128bits_update(&unit_hash_, record.data(), sizeof record);
   }
-  XXH3_64bits_reset(document_hash_.get());
+  XXH3_64bits_reset(&document_hash_);
   tokens_ = {};
   text_ = 0;
 }

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -181,8 +180,6 @@ class Encoder {
   void End();       // ends the document
 
  private:
-  using Hash = std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)>;
-  static Hash MakeHash();
   void EndText();
   void Emit(bool counted);  // writes out ids_
   bool HasPairs() const { return tokenizers_.size() > 1; }
@@ -192,7 +189,7 @@ class Encoder {
   Spills& spills_;
   PerText<std::int64_t> width_{};
   PerText<std::vector<std::int32_t>> prefix_, suffix_;  // by text; the suffix ends with eos
-  Hash document_hash_ = MakeHash(), unit_hash_ = MakeHash();
+  XXH3_state_t document_hash_, unit_hash_;
   UnitResult result_;
   SmallestHashes smallest_;
   Split split_ = Split::kTrain;

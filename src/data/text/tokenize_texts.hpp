@@ -17,7 +17,6 @@
 #include "trireme/data/token_file.hpp"
 #include "trireme/data/tokenize.hpp"
 #include "trireme/data/tokenizer.hpp"
-#include "write_parallel.hpp"
 
 namespace trireme::data {
 
@@ -35,6 +34,10 @@ class DocumentMaker {
   // may throw.
   virtual UnitResult Make(std::size_t unit, Encoder& to, const UnitProgress& tell) = 0;
 };
+
+// From this number of train tokens on, their place in the file does not depend on the number: HDF5
+// packs smaller datasets together.
+inline constexpr std::int64_t kEarlyTokens = 1 << 12;
 
 // Where documents go, and how they are encoded.
 struct TokenFilePlan {
@@ -63,6 +66,11 @@ struct TextPlan {
   std::int64_t unit_bytes = kUnitBytes;
   std::int64_t early_tokens = kEarlyTokens, early_shift = 0;  // as in TokenFilePlan
 };
+
+// Hands the documents of a unit to `sink`. Returns only the numbers of what was replaced and
+// dropped.
+UnitResult ReadUnit(const TextPlan& plan, const TextUnit& unit, RecordSink& sink,
+                    const UnitProgress& tell);
 
 // TokenizeDocuments for single texts. Memory is bounded but for the longest record and the longest
 // stretch in which the tokenizer allows no cut.
@@ -116,15 +124,5 @@ class UnitRounds {
   MPI_Request request_ = MPI_REQUEST_NULL;
   std::int64_t begun_ = 0;  // rounds
 };
-
-// Bytes of the sample on which a tokenizer is trained.
-inline constexpr std::int64_t kSampleBytes = std::int64_t{64} << 20;
-
-// A sample of text for training a tokenizer: lines of the train split's documents, long ones cut at
-// blanks, about `most` bytes at most. From larger texts it takes units at equal distances. A pure
-// function of texts and plan. stop: asked now and then; true: RunError. Serial. Throws as
-// TokenizeTexts does for faulty texts.
-std::vector<std::string> SampleSentences(const TextPlan& plan, const std::function<bool()>& stop,
-                                         std::int64_t most = kSampleBytes);
 
 }  // namespace trireme::data

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
+#include <unicode/uchar.h>
 #include <unicode/uniset.h>
 #include <unicode/utf8.h>
 #include <xxhash.h>
@@ -118,9 +119,7 @@ bool EndsWithLetter(std::string_view text) {
 
 // Whether the character has Unicode's property White_Space.
 bool IsSpace(char32_t code) {
-  return (code >= 9 && code <= 13) || code == 0x20 || code == 0x85 || code == 0xa0 ||
-         code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 ||
-         code == 0x202f || code == 0x205f || code == 0x3000;
+  return static_cast<bool>(u_isUWhiteSpace(static_cast<UChar32>(code)));
 }
 
 // Where the white space that begins at `from` ends.
@@ -564,7 +563,7 @@ constexpr std::array<std::string_view, 7> kAfterLetters = {" ", "\n", "ã€‚", "ã€
 // Names of the end-of-document token in the vocabularies of GPT-2, Qwen, Llama 3 and others.
 constexpr std::array kEnds = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
 
-// What all copies of a tokenizer share; immutable.
+// What does not change.
 struct Tables {
   Tables(const Files& source, const std::string& where)
       : files(source), definition(ReadBpe(source, where)), model(definition.vocabulary, where) {
@@ -616,22 +615,22 @@ struct Tables {
 
 class Bpe : public Tokenizer {
  public:
-  explicit Bpe(std::shared_ptr<const Tables> tables)
-      : tables_(std::move(tables)), prefixed_(tables_->definition.splits.size() + 1) {}
+  Bpe(const Files& files, const std::string& where)
+      : tables_(files, where), prefixed_(tables_.definition.splits.size() + 1) {}
 
   const char* Kind() const override { return "bpe"; }
-  const Files& Source() const override { return tables_->files; }
-  std::int64_t VocabularySize() const override { return std::ssize(tables_->pieces); }
+  const Files& Source() const override { return tables_.files; }
+  std::int64_t VocabularySize() const override { return std::ssize(tables_.pieces); }
 
   std::string Piece(std::int32_t id) const override {
-    return id < 0 || id >= VocabularySize() ? "" : tables_->pieces[static_cast<std::size_t>(id)];
+    return id < 0 || id >= VocabularySize() ? "" : tables_.pieces[static_cast<std::size_t>(id)];
   }
 
   std::optional<std::int32_t> IdOf(std::string_view name) const override {
-    for (const AddedToken& token : tables_->definition.added) {
+    for (const AddedToken& token : tables_.definition.added) {
       if (token.content == name) return token.id;
     }
-    const auto& ids = tables_->definition.vocabulary.ids;
+    const auto& ids = tables_.definition.vocabulary.ids;
     const auto found = ids.find(std::string(name));
     return found == ids.end() ? std::nullopt : std::optional(found->second);
   }
@@ -644,22 +643,22 @@ class Bpe : public Tokenizer {
   }
 
   std::optional<std::int32_t> Unk() const override {
-    const std::int32_t unk = tables_->definition.vocabulary.unk;
+    const std::int32_t unk = tables_.definition.vocabulary.unk;
     return unk < 0 ? std::nullopt : std::optional(unk);
   }
 
   void Encode(std::string_view text, std::vector<std::int32_t>& ids) override {
     search_.Begin(text);
-    Around(tables_->added.raw, text, ids, [&](std::string_view part) {
-      if (tables_->definition.form_c) part = NormalizeC(part, room_);
-      Around(tables_->added.normalized, part, ids,
+    Around(tables_.added.raw, text, ids, [&](std::string_view part) {
+      if (tables_.definition.form_c) part = NormalizeC(part, room_);
+      Around(tables_.added.normalized, part, ids,
              [&](std::string_view rest) { Cut(rest, 0, ids); });
     });
   }
 
   void Template(std::vector<std::int32_t>& prefix,
                 std::vector<std::int32_t>& suffix) const override {
-    const BpeDefinition& definition = tables_->definition;
+    const BpeDefinition& definition = tables_.definition;
     prefix.insert(prefix.end(), definition.prefix.begin(), definition.prefix.end());
     suffix.insert(suffix.end(), definition.suffix.begin(), definition.suffix.end());
   }
@@ -671,14 +670,14 @@ class Bpe : public Tokenizer {
   }
 
   std::size_t SafeCut(std::string_view text) const override {
-    for (std::size_t cut = tables_->safe_cuts ? text.size() : 0; cut-- > 1;) {
+    for (std::size_t cut = tables_.safe_cuts ? text.size() : 0; cut-- > 1;) {
       const std::string_view rest = text.substr(cut);
       const bool marked =
           std::any_of(kAfterLetters.begin(), kAfterLetters.end(),
                       [rest](std::string_view mark) { return rest.starts_with(mark); });
       if (marked && EndsWithLetter(text.substr(0, cut))) return cut;
     }
-    return CertainCut(text, tables_->definition, tables_->added, search_);
+    return CertainCut(text, tables_.definition, tables_.added, search_);
   }
 
  private:
@@ -702,7 +701,7 @@ class Bpe : public Tokenizer {
 
   // Appends the ids of a piece, from step number `step` of pre-tokenization on.
   void Cut(std::string_view piece, std::size_t step, std::vector<std::int32_t>& ids) {
-    const BpeDefinition& definition = tables_->definition;
+    const BpeDefinition& definition = tables_.definition;
     if (definition.add_prefix_space && step == definition.prefix_space_before &&
         !piece.starts_with(' ')) {
       prefixed_[step] = ' ';
@@ -722,11 +721,11 @@ class Bpe : public Tokenizer {
   void EncodeWord(std::string_view word, std::vector<std::int32_t>& ids) {
     if (cache_.Find(word, ids)) return;
     const auto before = static_cast<std::ptrdiff_t>(ids.size());
-    tables_->model.Encode(word, scratch_, ids);
+    tables_.model.Encode(word, scratch_, ids);
     cache_.Add(word, std::span(ids.begin() + before, ids.end()));
   }
 
-  std::shared_ptr<const Tables> tables_;
+  const Tables tables_;
   mutable Pattern::Search search_;
   BpeModel::Scratch scratch_;
   WordCache cache_;
@@ -737,7 +736,7 @@ class Bpe : public Tokenizer {
 }  // namespace
 
 std::unique_ptr<Tokenizer> MakeBpe(const Files& files, const std::string& where) {
-  return std::make_unique<Bpe>(std::make_shared<const Tables>(files, where));
+  return std::make_unique<Bpe>(files, where);
 }
 
 std::array<std::string, 256> ByteAlphabet() {

@@ -2,10 +2,7 @@
 // component, or GPT-2's vocab.json and merges.txt.
 #include <fmt/ranges.h>
 #include <algorithm>
-#include <cstdint>
 #include <sstream>
-#include <string>
-#include <vector>
 
 #include "bpe.hpp"
 #include "trireme/base/error.hpp"
@@ -73,11 +70,11 @@ class Component {
     const Component member = At(name);
     return member.Value<bool>(member.json_.is_boolean(), "neither true nor false");
   }
-  // Throws unless the member's text is one of the supported ones.
-  void RequireText(const std::string& name, const std::vector<std::string>& supported) const {
+  // The member's text. Throws unless it is one of the supported ones.
+  std::string TextAmong(const std::string& name, const std::vector<std::string>& supported) const {
     const Component member = At(name);
-    const std::string text = member.Text();
-    if (std::find(supported.begin(), supported.end(), text) != supported.end()) return;
+    std::string text = member.Text();
+    if (std::find(supported.begin(), supported.end(), text) != supported.end()) return text;
     throw member.Complain(
         fmt::format("'{}' is not supported, only '{}'", text, fmt::join(supported, "', '")));
   }
@@ -131,9 +128,9 @@ void ReadModel(const Component& model, BpeVocabulary& vocabulary) {
                      "tokenize.kind = sentencepiece.");
   }
   // Old files have no type.
-  if (model.Has("type")) model.RequireText("type", {"BPE"});
+  if (model.Has("type")) model.TextAmong("type", {"BPE"});
   for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (model.Has(name)) model.RequireText(name, {""});
+    if (model.Has(name)) model.TextAmong(name, {""});
   }
   if (model.Has("dropout") && model.At("dropout").Number() != 0) {
     throw model.At("dropout").Complain("dropout of merges is not supported");
@@ -166,8 +163,7 @@ void ReadModel(const Component& model, BpeVocabulary& vocabulary) {
 }
 
 void ReadNormalizer(const Component& normalizer, BpeDefinition& definition) {
-  normalizer.RequireText("type", {"NFC", "Sequence"});
-  if (normalizer.At("type").Text() == "NFC") {
+  if (normalizer.TextAmong("type", {"NFC", "Sequence"}) == "NFC") {
     definition.form_c = true;
     return;
   }
@@ -180,8 +176,7 @@ PatternSplit SplitOf(const Component& step) {
   const Component pattern = step.At("pattern");
   const bool regex = pattern.Has("Regex");
   const Component text = pattern.At(regex ? "Regex" : "String");
-  step.RequireText("behavior", {"Isolated", "Removed"});
-  const bool removed = step.At("behavior").Text() == "Removed";
+  const bool removed = step.TextAmong("behavior", {"Isolated", "Removed"}) == "Removed";
   const bool invert = step.Flag("invert", false);
   return {.pattern = Pattern(regex ? text.Text() : QuotePattern(text.Text()), text.Where()),
           .matches = !removed || invert,
@@ -190,8 +185,7 @@ PatternSplit SplitOf(const Component& step) {
 
 // Reads a pre-tokenizer. Returns true once ByteLevel was read, which must come last.
 bool ReadPreTokenizer(const Component& step, BpeDefinition& definition) {
-  step.RequireText("type", {"ByteLevel", "Split", "Digits", "Sequence"});
-  const std::string type = step.At("type").Text();
+  const std::string type = step.TextAmong("type", {"ByteLevel", "Split", "Digits", "Sequence"});
   if (type == "Split") {
     definition.splits.push_back(SplitOf(step));
     return false;
@@ -222,8 +216,7 @@ void AppendIds(const Component& ids, std::vector<std::int32_t>& list) {
 }
 
 void ReadPostProcessor(const Component& step, BpeDefinition& definition) {
-  step.RequireText("type", {"ByteLevel", "TemplateProcessing", "Sequence"});
-  const std::string type = step.At("type").Text();
+  const std::string type = step.TextAmong("type", {"ByteLevel", "TemplateProcessing", "Sequence"});
   if (type == "Sequence") {
     for (const Component& part : step.At("processors").Elements()) {
       ReadPostProcessor(part, definition);
@@ -243,8 +236,7 @@ void ReadPostProcessor(const Component& step, BpeDefinition& definition) {
 }
 
 void RequireByteLevelDecoder(const Component& decoder) {
-  decoder.RequireText("type", {"ByteLevel", "Sequence"});
-  if (decoder.At("type").Text() == "ByteLevel") return;
+  if (decoder.TextAmong("type", {"ByteLevel", "Sequence"}) == "ByteLevel") return;
   for (const Component& part : decoder.At("decoders").Elements()) RequireByteLevelDecoder(part);
 }
 
@@ -280,9 +272,14 @@ void ReadAdded(const Component& token, BpeDefinition& definition) {
   definition.added.push_back(std::move(added));
 }
 
-BpeDefinition FromJson(const std::string& text, const std::string& where) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded()) throw InputError(where + ": tokenizer.json is not valid JSON");
+nlohmann::json Parsed(const Files& files, const std::string& name, const std::string& where) {
+  nlohmann::json json = nlohmann::json::parse(files.at(name), nullptr, false);
+  if (!json.is_discarded()) return json;
+  throw InputError(fmt::format("{}: {} is not valid JSON", where, name));
+}
+
+BpeDefinition FromJson(const Files& files, const std::string& where) {
+  const nlohmann::json json = Parsed(files, "tokenizer.json", where);
   const Component root(json, where, "");
   BpeDefinition definition;
   ReadModel(root.At("model"), definition.vocabulary);
@@ -298,8 +295,7 @@ BpeDefinition FromJson(const std::string& text, const std::string& where) {
 }
 
 BpeDefinition FromVocabularyAndMerges(const Files& files, const std::string& where) {
-  const nlohmann::json json = nlohmann::json::parse(files.at("vocab.json"), nullptr, false);
-  if (json.is_discarded()) throw InputError(where + ": vocab.json is not valid JSON");
+  const nlohmann::json json = Parsed(files, "vocab.json", where);
   BpeDefinition definition;
   ReadVocabulary(Component(json, where, ""), definition.vocabulary);
   std::istringstream lines(files.at("merges.txt"));
@@ -327,8 +323,7 @@ bool CutsAtSpaces(const std::string& expression) {
 }
 
 BpeDefinition ReadBpe(const Files& files, const std::string& where) {
-  const auto json = files.find("tokenizer.json");
-  if (json != files.end()) return FromJson(json->second, where);
+  if (files.contains("tokenizer.json")) return FromJson(files, where);
   for (const char* name : {"vocab.json", "merges.txt"}) {
     if (!files.contains(name)) throw InputError(fmt::format("{}: there is no {}", where, name));
   }

@@ -7,15 +7,11 @@
 #include <pcre2.h>
 
 #include <algorithm>
-#include <array>
 #include <bitset>
 #include <charconv>
 #include <limits>
-#include <memory>
-#include <optional>
 #include <span>
 #include <sstream>
-#include <vector>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/utf8.hpp"

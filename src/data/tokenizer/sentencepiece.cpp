@@ -3,21 +3,12 @@
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 #include <charconv>
-#include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <unordered_map>
 
 #include "bpe.hpp"
 #include "sentencepiece_model.pb.h"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
-#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
 
@@ -45,111 +36,74 @@ bool IsTiktoken(std::string_view bytes) {
          line.substr(blank + 1).find_first_not_of(kDigits) == std::string_view::npos;
 }
 
-// A model and its file, shared by copies; read-only after construction.
-struct Model {
-  // Throws InputError naming `where` if the file is not a model.
-  Model(const Files& source, const std::string& where)
-      : files{{kSentencePieceFile, source.at(kSentencePieceFile)}} {
-    const std::string& bytes = files.at(kSentencePieceFile);
-    // The library accepts some damaged files, and an empty one, as a model without pieces.
-    const auto status = processor.LoadFromSerializedProto(bytes);
-    if (IsTiktoken(bytes)) {
-      throw InputError(
-          where + ": this is a file of tiktoken (Llama 3's, for one), not a SentencePiece model",
-          "tokenize.kind = bpe reads the tokenizer.json that is published with it.");
-    }
-    if (!status.ok() || processor.GetPieceSize() == 0) {
-      throw InputError(where + ": this is not a SentencePiece model",
-                       status.ok() ? "It has no pieces." : status.message());
-    }
-    FindCuts();
-  }
-
-  // Finds where texts may be cut, from facts in the model's bytes that the library does not tell.
-  void FindCuts() {
-    constexpr int kBpe = 2;
-    proto::SentencePieceModel model;
-    if (!model.ParseFromString(files.at(kSentencePieceFile))) return;
-    const auto& trainer = model.trainer_spec();
-    const auto& normalizer = model.normalizer_spec();
-    bool inside = false, blank = false;
-    for (const auto& piece : model.pieces()) {
-      inside = inside || BlankInside(piece.piece());
-      blank = blank || piece.piece() == kBlank;
-    }
-    cuts_before_blanks = trainer.model_type() == kBpe && !trainer.treat_whitespace_as_suffix() &&
-                         !normalizer.remove_extra_whitespaces() &&
-                         normalizer.escape_whitespaces() &&
-                         normalizer.precompiled_charsmap().empty() && !inside && blank;
-    blank_first = normalizer.add_dummy_prefix();
-  }
-
-  ::sentencepiece::SentencePieceProcessor processor;
-  Files files;
-  // Whether a text may be cut before a blank between two other characters: the model is BPE, takes
-  // text unchanged, and has no piece with a blank after another character.
-  bool cuts_before_blanks = false;
-  bool blank_first = true;  // the model puts a blank before each text (add_dummy_prefix)
-};
-
-std::string WithBlanks(std::string_view piece) {
-  std::string text;
-  while (!piece.empty()) {
-    const std::size_t at = piece.find(kBlank);
-    text += piece.substr(0, at);
-    if (at == std::string_view::npos) break;
-    text += ' ';
-    piece.remove_prefix(at + kBlank.size());
+std::string WithBlanks(std::string text) {
+  for (std::size_t at = text.find(kBlank); at != std::string::npos; at = text.find(kBlank, at)) {
+    text.replace(at, kBlank.size(), " ");
   }
   return text;
 }
 
 class SentencePiece : public Tokenizer {
  public:
-  SentencePiece(const Files& files, const std::string& where)
-      : model_(std::make_shared<const Model>(files, where)) {}
+  // Throws InputError naming `where` if the file is not a model.
+  SentencePiece(const Files& source, const std::string& where)
+      : files_{{kSentencePieceFile, source.at(kSentencePieceFile)}} {
+    const std::string& bytes = files_.at(kSentencePieceFile);
+    // The library accepts some damaged files, and an empty one, as a model without pieces.
+    const auto status = processor_.LoadFromSerializedProto(bytes);
+    if (IsTiktoken(bytes)) {
+      throw InputError(
+          where + ": this is a file of tiktoken (Llama 3's, for one), not a SentencePiece model",
+          "tokenize.kind = bpe reads the tokenizer.json that is published with it.");
+    }
+    if (!status.ok() || processor_.GetPieceSize() == 0) {
+      throw InputError(where + ": this is not a SentencePiece model",
+                       status.ok() ? "It has no pieces." : status.message());
+    }
+    FindCuts();
+  }
 
   const char* Kind() const override { return "sentencepiece"; }
-  const Files& Source() const override { return model_->files; }
-  std::int64_t VocabularySize() const override { return Processor().GetPieceSize(); }
+  const Files& Source() const override { return files_; }
+  std::int64_t VocabularySize() const override { return processor_.GetPieceSize(); }
 
   std::string Piece(std::int32_t id) const override {
-    const std::string& piece = Processor().IdToPiece(id);
-    if (Processor().IsByte(id)) return std::string(1, ByteOf(piece));
-    if (Processor().IsControl(id) || Processor().IsUnknown(id) || Processor().IsUnused(id)) {
+    const std::string& piece = processor_.IdToPiece(id);
+    if (processor_.IsByte(id)) return std::string(1, ByteOf(piece));
+    if (processor_.IsControl(id) || processor_.IsUnknown(id) || processor_.IsUnused(id)) {
       return piece;
     }
     return WithBlanks(piece);
   }
 
   std::optional<std::int32_t> IdOf(std::string_view name) const override {
-    const int id = Processor().PieceToId(name);
+    const int id = processor_.PieceToId(name);
     // The library returns <unk> for unknown names.
-    if (Processor().IdToPiece(id) != name) return std::nullopt;
+    if (processor_.IdToPiece(id) != name) return std::nullopt;
     return id;
   }
-  std::optional<std::int32_t> Eos() const override { return Known(Processor().eos_id()); }
-  std::optional<std::int32_t> Unk() const override { return Known(Processor().unk_id()); }
+  std::optional<std::int32_t> Eos() const override { return Known(processor_.eos_id()); }
+  std::optional<std::int32_t> Unk() const override { return Known(processor_.unk_id()); }
 
   void Encode(std::string_view text, std::vector<std::int32_t>& ids) override {
-    const auto status = Processor().Encode(text, &found_);
+    const auto status = processor_.Encode(text, &found_);
     if (!status.ok()) throw RunError(fmt::format("SentencePiece: {}", status.message()));
     ids.insert(ids.end(), found_.begin(), found_.end());
   }
   // Drops the blank at the cut if the library puts one before each text anyway.
   void EncodeRest(std::string_view text, std::vector<std::int32_t>& ids) override {
-    Encode(model_->blank_first && text.starts_with(' ') ? text.substr(1) : text, ids);
+    Encode(blank_first_ && text.starts_with(' ') ? text.substr(1) : text, ids);
   }
 
   std::string Decode(std::span<const std::int32_t> ids) const override {
     std::string text;
-    const auto status = Processor().Decode(std::vector<int>(ids.begin(), ids.end()), &text);
+    const auto status = processor_.Decode(std::vector<int>(ids.begin(), ids.end()), &text);
     if (!status.ok()) throw RunError(fmt::format("SentencePiece: {}", status.message()));
     return text;
   }
   // 0 for other models: normalisation and pieces of several words may reach across any place.
   std::size_t SafeCut(std::string_view text) const override {
-    if (!model_->cuts_before_blanks || text.size() < 3) return 0;
+    if (!cuts_before_blanks_ || text.size() < 3) return 0;
     const auto is_blank = [&](std::size_t at) { return text[at] == ' '; };
     for (std::size_t cut = text.size() - 1; --cut > 0;) {
       if (!is_blank(cut) || is_blank(cut - 1) || is_blank(cut + 1)) continue;
@@ -165,7 +119,24 @@ class SentencePiece : public Tokenizer {
   }
 
  private:
-  const ::sentencepiece::SentencePieceProcessor& Processor() const { return model_->processor; }
+  // Finds where texts may be cut, from facts in the model's bytes that the library does not tell.
+  void FindCuts() {
+    constexpr int kBpe = 2;
+    proto::SentencePieceModel model;
+    if (!model.ParseFromString(files_.at(kSentencePieceFile))) return;
+    const auto& trainer = model.trainer_spec();
+    const auto& normalizer = model.normalizer_spec();
+    bool inside = false, blank = false;
+    for (const auto& piece : model.pieces()) {
+      inside = inside || BlankInside(piece.piece());
+      blank = blank || piece.piece() == kBlank;
+    }
+    cuts_before_blanks_ = trainer.model_type() == kBpe && !trainer.treat_whitespace_as_suffix() &&
+                          !normalizer.remove_extra_whitespaces() &&
+                          normalizer.escape_whitespaces() &&
+                          normalizer.precompiled_charsmap().empty() && !inside && blank;
+    blank_first_ = normalizer.add_dummy_prefix();
+  }
 
   static std::optional<std::int32_t> Known(int id) {
     return id < 0 ? std::nullopt : std::optional<std::int32_t>(id);
@@ -177,9 +148,16 @@ class SentencePiece : public Tokenizer {
     return static_cast<char>(value);
   }
 
-  std::shared_ptr<const Model> model_;
-  std::vector<int> found_;  // reused memory
+  ::sentencepiece::SentencePieceProcessor processor_;
+  Files files_;
+  // Whether a text may be cut before a blank between two other characters: the model is BPE, takes
+  // text unchanged, and has no piece with a blank after another character.
+  bool cuts_before_blanks_ = false;
+  bool blank_first_ = true;  // the model puts a blank before each text (add_dummy_prefix)
+  std::vector<int> found_;   // reused memory
 };
+
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;  // of a tokenizer's file
 
 std::string Contents(const std::filesystem::path& path) {
   std::error_code error;
@@ -187,10 +165,7 @@ std::string Contents(const std::filesystem::path& path) {
     throw InputError(path.string() + ": there is no such file");
   }
   RefuseForeignFile(path.string());
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  if (!file) throw InputError(path.string() + ": cannot be read");
-  return text;
+  return ReadText(path.string(), kMostBytes);
 }
 
 // Throws InputError for files whose names show that they are something else.

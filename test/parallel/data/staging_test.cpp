@@ -210,8 +210,8 @@ TEST_F(StagedFile, ChunksMeetWithoutAGap) {
       for (const Array array : kArrays) {
         const StoredArray& stored = source.Of(split, array);
         std::vector<std::byte> right(static_cast<std::size_t>(stored.Bytes())), mine(right.size());
-        original.Read(source, split, array, 0, stored.count, right.data());
-        copy->Read(layout, split, array, 0, stored.count, mine.data());
+        original.Read(stored, 0, stored.count, right.data());
+        copy->Read(layout.Of(split, array), 0, stored.count, mine.data());
         EXPECT_EQ(mine, right) << PathOf(split, array);
         bytes += stored.Bytes();
       }

@@ -23,10 +23,6 @@ const HarbourGrammar& Grammar() {
   static const HarbourGrammar grammar;
   return grammar;
 }
-const HarbourChain& Chain() {
-  static const HarbourChain chain;
-  return chain;
-}
 
 std::int32_t IdOf(std::string_view word) {
   const auto& words = Grammar().Words().words;
@@ -57,11 +53,11 @@ std::string Text(const Ids& ids) {
   return text;
 }
 
-TEST(HarbourChain, IsUnifilarWithProperRows) {
-  for (std::int32_t s = 0; s < Chain().States(); ++s) {
+TEST(HarbourGrammar, IsUnifilarWithProperRows) {
+  for (std::int32_t s = 0; s < Grammar().States(); ++s) {
     double sum = 0;
     std::int32_t last = -1;
-    for (const Arc& arc : Chain().Arcs(s)) {
+    for (const Arc& arc : Grammar().Arcs(s)) {
       ASSERT_GT(arc.word, last) << "state " << s << " has a word twice";
       last = arc.word;
       ASSERT_GT(arc.probability, 0);
@@ -69,18 +65,18 @@ TEST(HarbourChain, IsUnifilarWithProperRows) {
       ASSERT_NEAR(arc.cumulative, sum, kRounding);
     }
     ASSERT_NEAR(sum, 1, kRounding);
-    ASSERT_EQ(Chain().Arcs(s).back().cumulative, 1);
+    ASSERT_EQ(Grammar().Arcs(s).back().cumulative, 1);
   }
-  EXPECT_GT(Chain().States(), 1000);
-  EXPECT_LT(Chain().States(), 6000);  // the predictor's cost
+  EXPECT_GT(Grammar().States(), 1000);
+  EXPECT_LT(Grammar().States(), 6000);  // the predictor's cost
 }
 
-TEST(HarbourChain, IsIrreducible) {
-  const auto states = static_cast<std::size_t>(Chain().States());
+TEST(HarbourGrammar, IsIrreducible) {
+  const auto states = static_cast<std::size_t>(Grammar().States());
   std::vector<std::vector<std::size_t>> sources(states);
   std::vector<bool> entered(states, false);
   for (std::size_t s = 0; s < states; ++s) {
-    for (const Arc& arc : Chain().Arcs(static_cast<std::int32_t>(s))) {
+    for (const Arc& arc : Grammar().Arcs(static_cast<std::int32_t>(s))) {
       sources[static_cast<std::size_t>(arc.next)].push_back(s);
       entered[static_cast<std::size_t>(arc.next)] = true;
     }
@@ -99,12 +95,12 @@ TEST(HarbourChain, IsIrreducible) {
   EXPECT_TRUE(std::all_of(leads_back.begin(), leads_back.end(), [](bool l) { return l; }));
 }
 
-TEST(HarbourChain, StationaryDistributionStaysAsItIs) {
-  const std::vector<double>& pi = Chain().Stationary();
+TEST(HarbourGrammar, StationaryDistributionStaysAsItIs) {
+  const std::vector<double>& pi = Grammar().Stationary();
   EXPECT_NEAR(std::accumulate(pi.begin(), pi.end(), 0.0), 1, kRounding);
   std::vector<double> after(pi.size(), 0);
   for (std::size_t s = 0; s < pi.size(); ++s) {
-    for (const Arc& arc : Chain().Arcs(static_cast<std::int32_t>(s))) {
+    for (const Arc& arc : Grammar().Arcs(static_cast<std::int32_t>(s))) {
       after[static_cast<std::size_t>(arc.next)] += pi[s] * arc.probability;
     }
   }
@@ -124,7 +120,6 @@ TEST(Harbour, HasManyWordsThatAllOccur) {
 // Golden: a change of words or weights is a change of the corpus.
 TEST(Harbour, EntropyRateStaysAsItWas) {
   EXPECT_NEAR(Grammar().EntropyRate(), 2.994096872472, 1e-8);
-  EXPECT_EQ(Grammar().EntropyRate(), Chain().EntropyRate());
 }
 
 // The Shannon-McMillan-Breiman theorem: the predictor's mean loss tends to the entropy rate.
@@ -186,7 +181,7 @@ TEST(Harbour, PredictorFollowsTheKnownState) {
   const std::vector<double> losses = PredictiveLoss(inputs, targets);
   std::int32_t state = 0;
   for (std::size_t t = 1; t < inputs.size(); ++t) {
-    const Arc* arc = Find(Chain(), state, targets[t]);
+    const Arc* arc = Find(Grammar(), state, targets[t]);
     ASSERT_NE(arc, nullptr);
     ASSERT_NEAR(losses[t], -std::log(arc->probability), 1e-9);
     state = arc->next;

@@ -125,10 +125,10 @@ TEST_F(TokenFiles, InMemoryWithoutAFile) {
 
   data.tokens[1] = {1};
   EXPECT_EQ(MessageOf([&] { TokenFile(self, data); }),
-            "tokens in memory: valid holds 1, fewer than 2");
+            "tokens in memory: the valid split holds 1 tokens; at least 2 are needed");
   data.tokens[1] = {1, 0, 4};
   EXPECT_EQ(MessageOf([&] { TokenFile(self, data); }),
-            "tokens in memory: valid: id 4 at offset 2 is not below 4");
+            "tokens in memory: the valid split: token 2 has id 4, but there are 4 words");
 }
 
 TEST_F(TokenFiles, SameDataAreTheSameBytes) {
