@@ -317,14 +317,6 @@ std::unique_ptr<Libraries> MakePlannedLibraries(const device::Stream& stream, in
 TRIREME_PRODUCTS(DEFINE)
 TRIREME_KERNELS(DEFINE)
 TRIREME_CPU_KERNELS(DEFINE_CPU)
-#define DEFINE_ATTENTION(pass)                                                                    \
-  constinit const decltype(Attention##pass) Attention##pass{AttentionBy<cpu::Attend>::pass,       \
-                                                            GPU(AttentionBy<cuda::Attend>::pass), \
-                                                            AttentionBy<CountAttention>::pass};
-DEFINE_ATTENTION(Forward)
-DEFINE_ATTENTION(Backward)
-DEFINE_ATTENTION(PartForward)
-DEFINE_ATTENTION(PartBackward)
 constinit const decltype(KeyValueElements) KeyValueElements{
     cpu::KeyValueElements, GPU(gpu::KeyValueElements),
     SizeOn<cpu::KeyValueElements, gpu::KeyValueElements>};
@@ -337,6 +329,14 @@ constinit const decltype(VocabularyTileTokens) VocabularyTileTokens{
 constinit const decltype(Convert) Convert{nullptr, GPU(cuda::Convert), PassConvert};
 constinit const decltype(MakeLibraries) MakeLibraries{kNothing, GPU(cuda::MakeLibraries),
                                                       MakePlannedLibraries};
+#define DEFINE_ATTENTION(pass)                                                                    \
+  constinit const decltype(Attention##pass) Attention##pass{AttentionBy<cpu::Attend>::pass,       \
+                                                            GPU(AttentionBy<cuda::Attend>::pass), \
+                                                            AttentionBy<CountAttention>::pass};
+DEFINE_ATTENTION(Forward)
+DEFINE_ATTENTION(Backward)
+DEFINE_ATTENTION(PartForward)
+DEFINE_ATTENTION(PartBackward)
 
 #undef DEFINE
 #undef DEFINE_CPU

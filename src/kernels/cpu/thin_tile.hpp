@@ -2,8 +2,8 @@
 // namespace, so that each file that includes this has a copy for its own instruction set.
 #pragma once
 
-#include "vector.hpp"
 #include "thin_product.hpp"
+#include "vector.hpp"
 
 namespace trireme::kernels {
 

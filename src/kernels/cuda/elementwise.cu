@@ -107,7 +107,7 @@ void Clear(const device::Stream& stream, const Matrix& x) { Fill(stream, x, 0); 
 
 namespace {
 
-// The tanh form as x sigmoid(2u), which does not cancel (as in kernels/cpu/rows.cpp).
+// The tanh form as x sigmoid(2u), which does not cancel (as in kernels/cpu/rows.hpp).
 constexpr double kGeluScale = 0.79788456080286535588;
 constexpr double kGeluCubic = 0.044715;
 
