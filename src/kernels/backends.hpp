@@ -29,6 +29,56 @@ inline KeyValueBlock WholeBlock(const AttentionShape& shape, const Matrix& qkv) 
           qkv.Columns(queries, qkv.columns - queries)};
 }
 
+// The operands of one pass of attention, as in kernels/attention.hpp.
+struct AttentionPass {
+  const device::Stream& stream;
+  const AttentionShape& shape;
+  bool backward, whole;  // whole: the block has all keys, so results are overwritten, not merged
+  Part tasks;
+  Matrix qkv;
+  KeyValueBlock block;
+  Dropout dropout;
+  Matrix out, lse, scratch;
+  Matrix dout = {}, dqkv = {}, dblock = {};  // of the backward pass
+
+  // Positions of the queries.
+  const Positions& Queries() const { return whole ? block.positions : shape.positions; }
+};
+
+// The four functions of attention as calls of one, which computes any pass.
+template <void (*kAttend)(const AttentionPass&)>
+struct AttentionBy {
+  static void Forward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
+                      const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                      const Matrix& scratch) {
+    kAttend({stream, shape, false, true, AllTasks(shape), qkv, WholeBlock(shape, qkv), dropout, out,
+             lse, scratch});
+  }
+  static void Backward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
+                       const Dropout& dropout, const Matrix& out, const Matrix& dout,
+                       const Matrix& lse, const Matrix& dqkv, const Matrix& scratch) {
+    kAttend({stream, shape, true, true, AllTasks(shape), qkv, WholeBlock(shape, qkv), dropout, out,
+             lse, scratch, dout, dqkv, WholeBlock(shape, dqkv).data});
+  }
+  static void PartForward(const device::Stream& stream, const AttentionShape& shape,
+                          const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                          const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                          const Matrix& scratch) {
+    kAttend({stream, shape, false, false, tasks, qkv, block, dropout, out, lse, scratch});
+  }
+  static void PartBackward(const device::Stream& stream, const AttentionShape& shape,
+                           const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                           const Dropout& dropout, const Matrix& out, const Matrix& dout,
+                           const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
+                           const Matrix& scratch) {
+    kAttend({stream, shape, true, false, tasks, qkv, block, dropout, out, lse, scratch, dout, dqkv,
+             dblock});
+  }
+
+ private:
+  static Part AllTasks(const AttentionShape& shape) { return {0, AttentionPartTasks(shape)}; }
+};
+
 // Lists of kernels: those that both the CPU and CUDA implement (products, then others), then those
 // of the CPU alone. The second argument is the function that a planned device runs instead.
 #define TRIREME_PRODUCTS(KERNEL)                                  \
@@ -56,17 +106,13 @@ inline KeyValueBlock WholeBlock(const AttentionShape& shape, const Matrix& qkv) 
   KERNEL(NormBackward, PassNormGradient)                                                     \
   KERNEL(ColumnSum, kPass)                                                                   \
   KERNEL(AttentionScratch, SizeOn<cpu::AttentionScratch, gpu::AttentionScratch>)             \
-  KERNEL(AttentionForward, CountAttentionForward)                                            \
-  KERNEL(AttentionBackward, CountAttentionBackward)                                          \
   KERNEL(Rope, kPass)                                                                        \
   KERNEL(KeepKeyValues, kNothing)                                                            \
   KERNEL(CopyKeyValues, kNothing)                                                            \
   KERNEL(CachedAttention, kNothing)                                                          \
   KERNEL(AttentionPartScratch, SizeOn<cpu::AttentionPartScratch, gpu::AttentionPartScratch>) \
   KERNEL(AttentionPartStart, kPass)                                                          \
-  KERNEL(AttentionPartForward, CountAttentionPartForward)                                    \
   KERNEL(AttentionPartStartBackward, PassStartBackward)                                      \
-  KERNEL(AttentionPartBackward, CountAttentionPartBackward)                                  \
   KERNEL(VocabularyStatistics, CountVocabularyStatistics)                                    \
   KERNEL(VocabularyLosses, kNothing)                                                         \
   KERNEL(VocabularyGradient, CountVocabularyGradient)                                        \
@@ -92,6 +138,7 @@ TRIREME_CPU_KERNELS(DECLARE)
 decltype(kernels::KeyValueElements)::Function KeyValueElements;
 decltype(kernels::VocabularyScratch)::Function VocabularyScratch;
 decltype(kernels::VocabularyTileTokens)::Function VocabularyTileTokens;
+void Attend(const AttentionPass& pass);
 // MatrixMultiply with `then` as in LinearForward. On canonical streams the bits are the same as
 // without `then`; on others another algorithm may compute the product.
 void MatrixMultiplyThen(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
@@ -105,6 +152,12 @@ namespace cuda {
 TRIREME_PRODUCTS(DECLARE)
 TRIREME_KERNELS(DECLARE)
 void Fill(const device::Stream& stream, const Matrix& x, double value);  // x = value
+void Attend(const AttentionPass& pass);
+// VocabularyStatistics and VocabularyGradient without their products: logits are [rows, slice].
+void LogitStatistics(const device::Stream& stream, const VocabularyTile& tile, const Matrix& logits,
+                     double* statistics);
+void LogitGradients(const device::Stream& stream, const VocabularyTile& tile, const Matrix& logits,
+                    const double* statistics, int parts);
 decltype(kernels::Convert)::Function Convert;
 decltype(kernels::MakeLibraries)::Function MakeLibraries;
 decltype(kernels::WhyNoCudnn) WhyNoCudnn;
@@ -124,6 +177,13 @@ namespace trireme::kernels::gpu {
 inline constexpr int kMostHeadDim = 256;  // largest head_dim of attention
 // RunError if head_dim is above kMostHeadDim.
 void CheckHeadDim(const AttentionShape& shape);
+
+// Whether each row is aligned to 16 bytes, as cuDNN and products in fp8 require.
+inline bool RowsAligned(const Matrix& m) {
+  constexpr std::uintptr_t kBytes = 16;
+  const auto stride = static_cast<std::uintptr_t>(m.stride) * SizeOf(m.dtype);
+  return reinterpret_cast<std::uintptr_t>(m.data) % kBytes == 0 && stride % kBytes == 0;
+}
 
 // Number of elements of attention's delta = rowsum(dO * O), [sequences, heads, length], the first
 // part of its scratch, rounded up to 128 bytes.

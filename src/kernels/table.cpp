@@ -212,42 +212,21 @@ struct AttentionProducts {
 };
 constexpr AttentionProducts kForwardProducts{2, 2}, kBackwardProducts{4, 5};
 
-// operations: per product. bytes: of all operands.
-void CountAttention(const device::Stream& stream, double operations,
-                    const AttentionProducts& products, double bytes, Dtype type) {
-  Count(stream, products.counted * operations);
-  if (stream.planned->log == nullptr) return;
-  stream.planned->log->Attention(products.done * operations, bytes, type);
-}
-
-void CountWhole(const device::Stream& stream, const AttentionShape& shape,
-                const AttentionProducts& products, double bytes, Dtype type) {
-  const Positions all{{0, shape.length}, {shape.length, shape.length}};
-  const auto width = static_cast<double>(shape.sequences * shape.heads * shape.head_dim);
-  CountAttention(stream, 2 * width * VisiblePairs(all, shape.length, all, shape.causal), products,
-                 bytes, type);
-}
-
-void CountPart(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,
-               const KeyValueBlock& block, const AttentionProducts& products) {
-  const std::int64_t heads = tasks.Size() * (shape.heads / shape.kv_heads);
-  const double pairs = VisiblePairs(shape.positions, shape.length, block.positions, shape.causal);
+// 2 head_dim operations per pair and product. bytes: of all operands.
+void CountAttention(const AttentionPass& pass) {
+  const AttentionShape& shape = pass.shape;
+  const AttentionProducts& products = pass.backward ? kBackwardProducts : kForwardProducts;
+  const std::int64_t heads = pass.tasks.Size() * (shape.heads / shape.kv_heads);
+  const double operations =
+      2 * static_cast<double>(heads * shape.head_dim) *
+      VisiblePairs(pass.Queries(), shape.length, pass.block.positions, shape.causal);
+  Count(pass.stream, products.counted * operations);
+  if (pass.stream.planned->log == nullptr) return;
   const double share =
-      static_cast<double>(tasks.Size()) / static_cast<double>(AttentionPartTasks(shape));
-  CountAttention(stream, 2 * static_cast<double>(heads * shape.head_dim) * pairs, products,
-                 products.counted * share * BytesOf(block.data), block.data.dtype);
-}
-
-void CountAttentionForward(const device::Stream& stream, const AttentionShape& shape,
-                           const Matrix& qkv, const Dropout&, const Matrix& out, const Matrix&,
-                           const Matrix&) {
-  CountWhole(stream, shape, kForwardProducts, BytesOf(qkv) + BytesOf(out), qkv.dtype);
-}
-
-void CountAttentionBackward(const device::Stream& stream, const AttentionShape& shape,
-                            const Matrix& qkv, const Dropout&, const Matrix& out, const Matrix&,
-                            const Matrix&, const Matrix&, const Matrix&) {
-  CountWhole(stream, shape, kBackwardProducts, 2 * (BytesOf(qkv) + BytesOf(out)), qkv.dtype);
+      static_cast<double>(pass.tasks.Size()) / static_cast<double>(AttentionPartTasks(shape));
+  const double bytes = pass.whole ? products.counted / 2 * (BytesOf(pass.qkv) + BytesOf(pass.out))
+                                  : products.counted * share * BytesOf(pass.block.data);
+  pass.stream.planned->log->Attention(products.done * operations, bytes, pass.qkv.dtype);
 }
 
 // On a GPU, parts in bf16 also clear the sum that is rounded to this gradient.
@@ -256,19 +235,6 @@ void PassStartBackward(const device::Stream& stream, const AttentionShape& shape
   const bool exact = stream.OnGpu() && dqkv.dtype == Dtype::kBfloat16;
   const std::int64_t sums = shape.sequences * shape.length * shape.heads * shape.head_dim;
   LogPass(stream, BytesOf(dqkv) + (exact ? BytesOf(sums, scratch.dtype) : 0));
-}
-
-void CountAttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
-                               const Part& tasks, const Matrix&, const KeyValueBlock& block,
-                               const Dropout&, const Matrix&, const Matrix&, const Matrix&) {
-  CountPart(stream, shape, tasks, block, kForwardProducts);
-}
-
-void CountAttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
-                                const Part& tasks, const Matrix&, const KeyValueBlock& block,
-                                const Dropout&, const Matrix&, const Matrix&, const Matrix&,
-                                const Matrix&, const Matrix&, const Matrix&) {
-  CountPart(stream, shape, tasks, block, kBackwardProducts);
 }
 
 // How often the logits of a tile are read or written for the statistics, and for the gradient.
@@ -363,9 +329,18 @@ constinit const decltype(VocabularyTileTokens) VocabularyTileTokens{
 constinit const decltype(Convert) Convert{nullptr, GPU(cuda::Convert), PassConvert};
 constinit const decltype(MakeLibraries) MakeLibraries{kNothing, GPU(cuda::MakeLibraries),
                                                       MakePlannedLibraries};
+#define DEFINE_ATTENTION(pass)                                                                    \
+  constinit const decltype(Attention##pass) Attention##pass{AttentionBy<cpu::Attend>::pass,       \
+                                                            GPU(AttentionBy<cuda::Attend>::pass), \
+                                                            AttentionBy<CountAttention>::pass};
+DEFINE_ATTENTION(Forward)
+DEFINE_ATTENTION(Backward)
+DEFINE_ATTENTION(PartForward)
+DEFINE_ATTENTION(PartBackward)
 
 #undef DEFINE
 #undef DEFINE_CPU
+#undef DEFINE_ATTENTION
 #undef GPU
 
 void ThrowNoKernel(const device::Stream& stream) {

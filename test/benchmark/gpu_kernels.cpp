@@ -20,7 +20,6 @@
 
 #include "gpu_job.hpp"
 #include "kernels/cuda/attention.hpp"
-#include "kernels/cuda/vocabulary.cuh"
 #include "trireme/base/dtype.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/comm/process_grid.hpp"
@@ -428,13 +427,14 @@ void Cases::AddVocabulary() {
   const auto make = [this, count, vocabulary, scratch](Operands& o, bool gradient) -> Call {
     Matrix logits = o.Matrix(dtype_, count, scratch / count);
     logits.columns = vocabulary;
-    const kernels::cuda::VocabularyRows rows = {o.Copied(Tokens(count)), 0, vocabulary, 0, 1};
+    const kernels::VocabularyTile tile = {
+        .x = {}, .weight = {}, .targets = o.Copied(Tokens(count)), .vocabulary = vocabulary};
     auto* const statistics = static_cast<double*>(
         o.Zeros(count * kernels::kSoftmaxStatistics * std::int64_t{sizeof(double)}));
-    kernels::cuda::LogitStatistics(stream_, logits, rows, statistics);
-    return [&stream = stream_, logits, rows, statistics, gradient] {
-      if (!gradient) return kernels::cuda::LogitStatistics(stream, logits, rows, statistics);
-      kernels::cuda::LogitGradients(stream, logits, rows, statistics);
+    kernels::cuda::LogitStatistics(stream_, tile, logits, statistics);
+    return [&stream = stream_, logits, tile, statistics, gradient] {
+      if (!gradient) return kernels::cuda::LogitStatistics(stream, tile, logits, statistics);
+      kernels::cuda::LogitGradients(stream, tile, logits, statistics, 1);
     };
   };
   Add("vocabulary statistics", count * vocabulary, [make](Operands& o) { return make(o, false); });
@@ -501,13 +501,15 @@ void Forward(const device::Stream& stream, const AttentionWay& way, const Attent
   const auto run = [&](const auto& forward) {
     forward(stream, a.shape, a.qkv, a.dropout, a.out, a.lse, a.scratch);
   };
-  way.own ? run(kernels::cuda::OwnAttentionForward) : run(kernels::AttentionForward);
+  way.own ? run(kernels::AttentionBy<kernels::cuda::OwnAttention>::Forward)
+          : run(kernels::AttentionForward);
 }
 void Backward(const device::Stream& stream, const AttentionWay& way, const AttentionOperands& a) {
   const auto run = [&](const auto& backward) {
     backward(stream, a.shape, a.qkv, a.dropout, a.out, a.dout, a.lse, a.dqkv, a.scratch);
   };
-  way.own ? run(kernels::cuda::OwnAttentionBackward) : run(kernels::AttentionBackward);
+  way.own ? run(kernels::AttentionBy<kernels::cuda::OwnAttention>::Backward)
+          : run(kernels::AttentionBackward);
 }
 
 // With the forward pass behind it, which the backward pass follows.

@@ -29,7 +29,8 @@ struct Product {
 // A way to compute it.
 struct Way {
   const char* name;
-  decltype(&kernels::LibraryBf16Multiply) multiply;
+  void (*multiply)(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+                   const Matrix& b, const Matrix& c, bool accumulate);
 };
 
 double Seconds(const Way& way, const device::Stream& stream, const Product& p, const Matrix& a,
@@ -68,22 +69,27 @@ std::vector<double> Measure(const std::vector<Way>& ways, const device::Stream& 
 
 void Library(const device::Stream& /*stream*/, Form form_a, const Matrix& a, Form form_b,
              const Matrix& b, const Matrix& c, bool accumulate) {
-  kernels::LibraryMultiply(form_a, a, form_b, b, c, accumulate);
+  kernels::LibraryMultiply({form_a, a, form_b, b, c, accumulate});
 }
 void Own(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b, const Matrix& b,
          const Matrix& c, bool accumulate) {
-  kernels::ProductMultiply(kernels::UsableProductSets()[0], stream, form_a, a, form_b, b, c,
-                           accumulate);
+  kernels::ProductMultiply(kernels::UsableProductSets()[0], stream,
+                           {form_a, a, form_b, b, c, accumulate});
 }
 void OwnBf16(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
              const Matrix& b, const Matrix& c, bool accumulate) {
-  kernels::Bf16Multiply(*kernels::UsableBf16Kernels(), stream, form_a, a, form_b, b, c, accumulate);
+  kernels::Bf16Multiply(*kernels::UsableBf16Kernels(), stream,
+                        {form_a, a, form_b, b, c, accumulate});
 }
 
 std::vector<Way> Ways() {
   std::vector<Way> ways = {{"library", &Library}, {"own", &Own}};
   if (kernels::UsableBf16Kernels() != nullptr) {
-    ways.push_back({"library bf16", &kernels::LibraryBf16Multiply});
+    ways.push_back(
+        {"library bf16", [](const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+                            const Matrix& b, const Matrix& c, bool accumulate) {
+           kernels::LibraryBf16Multiply(stream, {form_a, a, form_b, b, c, accumulate});
+         }});
     ways.push_back({"own bf16", &OwnBf16});
   }
   return ways;

@@ -2,7 +2,6 @@
 // head's columns are a few cache lines per row, far apart, a pattern that processors do not
 // predict.
 #include "attention_call.hpp"
-#include "backends.hpp"
 
 namespace trireme::kernels {
 
@@ -82,28 +81,14 @@ class ForwardHead {
  public:
   // `next`: the head after it.
   ForwardHead(const AttentionCall& call, const AttentionHead& at, const AttentionHead& next)
-      : ForwardHead(call, at, next, call.Sizes(), {call.scratch, call.Sizes()}) {}
+      : call_(call), at_(at), ahead_(call, at, next) {}
 
   void Run() {
-    ForEachTile(call_.QueryPositions(), call_.shape.length, kAttentionSpan,
+    ForEachTile(call_.Queries(), call_.shape.length, kAttentionSpan,
                 [&](const AttentionTile& span) { Span(span); });
   }
 
  private:
-  ForwardHead(const AttentionCall& call, const AttentionHead& at, const AttentionHead& next,
-              const AttentionSizes& sizes, AttentionScratchOf<T> scratch)
-      : call_(call),
-        at_(at),
-        sizes_(sizes),
-        keys_(scratch.Take(sizes.dim * sizes.keys)),
-        values_memory_(scratch.Take(sizes.keys * sizes.width)),
-        scores_(scratch.Take(kAttentionMostRows * sizes.keys)),
-        keep_(scratch.Take(kAttentionMostRows)),
-        top_(scratch.Take(sizes.State())),
-        sum_(scratch.Take(sizes.State())),
-        mask_(call, at, scratch.Take(sizes.Lanes())),
-        ahead_(call, at, next) {}
-
   void Span(const AttentionTile& span) {
     Begin(span);
     bool first = call_.whole;  // whether `out` holds no sum yet; then the first tile overwrites it
@@ -179,26 +164,29 @@ class ForwardHead {
   const AttentionKernelsOf<T>& kernels_ = AttentionKernelsFor<T>();
   const AttentionCall& call_;
   const AttentionHead at_;
-  const AttentionSizes sizes_;
-  T* const keys_;              // [dim, keys]: transposed and scaled
-  T* const values_memory_;     // [keys, width]
-  AttentionRows<T> values_{};  // [keys, dim], padded
-  T* const scores_;            // [rows, keys]
-  T* const keep_;              // [rows]: factor by which the sums so far shrink
-  T* const top_;               // [span]: maximum so far of the scores, as exponents of 2
-  T* const sum_;               // [span]: sum of 2^(score - top)
-  AttentionMask mask_;
+  const AttentionSizes sizes_ = call_.Sizes();
+  AttentionScratchOf<T> scratch_{call_.scratch, sizes_};
+  T* const keys_ = scratch_.Take(sizes_.dim * sizes_.keys);  // [dim, keys]: transposed and scaled
+  T* const values_memory_ = scratch_.Take(sizes_.keys * sizes_.width);  // [keys, width]
+  AttentionRows<T> values_{};                                           // [keys, dim], padded
+  T* const scores_ = scratch_.Take(kAttentionMostRows * sizes_.keys);   // [rows, keys]
+  T* const keep_ =
+      scratch_.Take(kAttentionMostRows);  // [rows]: factor by which the sums so far shrink
+  T* const top_ =
+      scratch_.Take(sizes_.State());  // [span]: maximum so far of the scores, as exponents of 2
+  T* const sum_ = scratch_.Take(sizes_.State());  // [span]: sum of 2^(score - top)
+  AttentionMask mask_{call_, at_, scratch_.Take(sizes_.Lanes())};
   AttentionAhead<T> ahead_;
 };
 
-// Computes `tasks` in parallel, one query head at a time per thread.
-void Forward(const AttentionCall& call, const Part& tasks) {
+// Computes the tasks in parallel, one query head at a time per thread.
+void Forward(const AttentionCall& call) {
   const std::int64_t heads = call.shape.heads, group = heads / call.shape.kv_heads;
-  const std::int64_t end = tasks.end * group;
+  const std::int64_t end = call.tasks.end * group;
   const auto head = [&](std::int64_t task) { return AttentionHead{task / heads, task % heads}; };
   DispatchDtype(call.qkv.dtype, [&](auto zero) {
 #pragma omp parallel for num_threads(call.stream.threads) schedule(static)
-    for (std::int64_t task = tasks.begin * group; task < end; ++task) {
+    for (std::int64_t task = call.tasks.begin * group; task < end; ++task) {
       ForwardHead<decltype(zero)>(call, head(task), head(std::min(task + 1, end - 1))).Run();
     }
   });
@@ -215,26 +203,11 @@ std::int64_t cpu::AttentionScratch(const device::Stream& stream, const Attention
   return AttentionPartScratch(stream, shape, shape.length, dtype, dropout);
 }
 
-void cpu::AttentionForward(const device::Stream& stream, const AttentionShape& shape,
-                           const Matrix& qkv, const Dropout& dropout, const Matrix& out,
-                           const Matrix& lse, const Matrix& scratch) {
-  Forward(
-      {stream, shape, qkv, WholeBlock(shape, qkv), dropout, out, lse, scratch, true, {}, {}, {}},
-      {0, AttentionPartTasks(shape)});
-}
-
 void cpu::AttentionPartStart(const device::Stream&, const Matrix& out, const Matrix& lse) {
   DispatchDtype(out.dtype, [&](auto zero) {
     Fill(out, zero);
     Fill(lse, -std::numeric_limits<decltype(zero)>::infinity());
   });
-}
-
-void cpu::AttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
-                               const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
-                               const Dropout& dropout, const Matrix& out, const Matrix& lse,
-                               const Matrix& scratch) {
-  Forward({stream, shape, qkv, block, dropout, out, lse, scratch, false, {}, {}, {}}, tasks);
 }
 
 // Attention's backward pass (Dao et al. 2022, appendix B). With weights P = 2^(s - lse), D =
@@ -250,33 +223,16 @@ class BackwardHead {
  public:
   // `next`: the head after it.
   BackwardHead(const AttentionCall& call, const AttentionHead& at, const AttentionHead& next)
-      : BackwardHead(call, at, next, call.Sizes(), {call.scratch, call.Sizes()}) {}
+      : call_(call), at_(at), ahead_(call, at, next) {
+    std::fill(std::begin(ones_), std::end(ones_), T(1));
+  }
 
   void Run() {
-    ForEachTile(call_.QueryPositions(), call_.shape.length, kAttentionSpan,
+    ForEachTile(call_.Queries(), call_.shape.length, kAttentionSpan,
                 [&](const AttentionTile& span) { Span(span); });
   }
 
  private:
-  BackwardHead(const AttentionCall& call, const AttentionHead& at, const AttentionHead& next,
-               const AttentionSizes& sizes, AttentionScratchOf<T> scratch)
-      : call_(call),
-        at_(at),
-        sizes_(sizes),
-        keys_transposed_(scratch.Take(sizes.dim * sizes.keys)),
-        values_transposed_(scratch.Take(sizes.dim * sizes.keys)),
-        keys_memory_(scratch.Take(sizes.keys * sizes.width)),
-        queries_memory_(scratch.Take(sizes.span * sizes.width)),
-        dout_memory_(scratch.Take(sizes.span * sizes.width)),
-        lse_(scratch.Take(sizes.State())),
-        delta_(scratch.Take(sizes.State())),
-        weights_(scratch.Take(sizes.queries * sizes.keys)),
-        ds_(scratch.Take(sizes.queries * sizes.keys)),
-        mask_(call, at, scratch.Take(sizes.Lanes())),
-        ahead_(call, at, next) {
-    std::fill(std::begin(ones_), std::end(ones_), T(1));
-  }
-
   void Span(const AttentionTile& span) {
     Begin(span);
     bool first = call_.whole;  // whether dquery holds no sum yet; then the first tile overwrites it
@@ -417,17 +373,18 @@ class BackwardHead {
   const AttentionKernelsOf<T>& kernels_ = AttentionKernelsFor<T>();
   const AttentionCall& call_;
   const AttentionHead at_;
-  const AttentionSizes sizes_;
-  T* const keys_transposed_;    // [dim, keys], scaled
-  T* const values_transposed_;  // [dim, keys]
-  T* const keys_memory_;        // [keys, width]
-  T* const queries_memory_;     // [span, width]
-  T* const dout_memory_;        // [span, width]
-  T* const lse_;                // [span], base 2
-  T* const delta_;              // [span]
-  T* const weights_;            // [queries, keys]
-  T* const ds_;                 // [queries, keys]: dS times scale
-  AttentionMask mask_;
+  const AttentionSizes sizes_ = call_.Sizes();
+  AttentionScratchOf<T> scratch_{call_.scratch, sizes_};
+  T* const keys_transposed_ = scratch_.Take(sizes_.dim * sizes_.keys);    // [dim, keys], scaled
+  T* const values_transposed_ = scratch_.Take(sizes_.dim * sizes_.keys);  // [dim, keys]
+  T* const keys_memory_ = scratch_.Take(sizes_.keys * sizes_.width);      // [keys, width]
+  T* const queries_memory_ = scratch_.Take(sizes_.span * sizes_.width);   // [span, width]
+  T* const dout_memory_ = scratch_.Take(sizes_.span * sizes_.width);      // [span, width]
+  T* const lse_ = scratch_.Take(sizes_.State());                          // [span], base 2
+  T* const delta_ = scratch_.Take(sizes_.State());                        // [span]
+  T* const weights_ = scratch_.Take(sizes_.queries * sizes_.keys);        // [queries, keys]
+  T* const ds_ = scratch_.Take(sizes_.queries * sizes_.keys);  // [queries, keys]: dS times scale
+  AttentionMask mask_{call_, at_, scratch_.Take(sizes_.Lanes())};
   AttentionAhead<T> ahead_;
   // Whether the first queries that see a key overwrite its gradient instead of adding to it.
   const bool overwrite_ = call_.whole && at_.head % (call_.shape.heads / call_.shape.kv_heads) == 0;
@@ -446,8 +403,9 @@ void ZeroGradient(const AttentionCall& call, std::int64_t task, T zero) {
 }
 
 // One thread computes all query heads of a key/value head (a task), in order, so sums never race.
-void Backward(const AttentionCall& call, const Part& tasks) {
+void Backward(const AttentionCall& call) {
   const AttentionShape& s = call.shape;
+  const Part& tasks = call.tasks;
   const std::int64_t group = s.heads / s.kv_heads;
   const auto head = [&](std::int64_t i) { return AttentionHead{i / s.heads, i % s.heads}; };
   DispatchDtype(call.qkv.dtype, [&](auto zero) {
@@ -464,28 +422,12 @@ void Backward(const AttentionCall& call, const Part& tasks) {
 
 }  // namespace
 
-void cpu::AttentionBackward(const device::Stream& stream, const AttentionShape& shape,
-                            const Matrix& qkv, const Dropout& dropout, const Matrix& out,
-                            const Matrix& dout, const Matrix& lse, const Matrix& dqkv,
-                            const Matrix& scratch) {
-  Backward({stream, shape, qkv, WholeBlock(shape, qkv), dropout, out, lse, scratch, true, dout,
-            dqkv, WholeBlock(shape, dqkv).data},
-           {0, AttentionPartTasks(shape)});
-}
+void cpu::Attend(const AttentionPass& pass) { pass.backward ? Backward({pass}) : Forward({pass}); }
 
 void cpu::AttentionPartStartBackward(const device::Stream&, const AttentionShape& shape,
                                      const Matrix& dqkv, const Matrix&) {
   DispatchDtype(dqkv.dtype,
                 [&](auto zero) { Fill(dqkv.Columns(0, shape.heads * shape.head_dim), zero); });
-}
-
-void cpu::AttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
-                                const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
-                                const Dropout& dropout, const Matrix& out, const Matrix& dout,
-                                const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
-                                const Matrix& scratch) {
-  Backward({stream, shape, qkv, block, dropout, out, lse, scratch, false, dout, dqkv, dblock},
-           tasks);
 }
 
 }  // namespace trireme::kernels

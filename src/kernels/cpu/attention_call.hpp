@@ -9,8 +9,8 @@
 #include <limits>
 #include <span>
 
+#include "backends.hpp"
 #include "rows.hpp"
-#include "trireme/kernels/attention.hpp"
 
 namespace trireme::kernels {
 
@@ -158,19 +158,8 @@ class AttentionScratchOf {
   T* next_;
 };
 
-// Operands of one call; dout, dqkv and dblock are Empty() in the forward pass.
-struct AttentionCall {
-  const device::Stream& stream;
-  const AttentionShape& shape;
-  const Matrix& qkv;
-  KeyValueBlock block;
-  const Dropout& dropout;
-  const Matrix& out;
-  const Matrix& lse;
-  const Matrix& scratch;
-  bool whole;  // the block has all keys, so results are overwritten, not merged
-  Matrix dout, dqkv, dblock;
-
+// One pass, and which keys its queries see.
+struct AttentionCall : AttentionPass {
   AttentionSizes Sizes() const {
     return {shape, std::max(block.positions.early.Size(), block.positions.late.Size())};
   }
@@ -179,7 +168,6 @@ struct AttentionCall {
     return shape.head_dim % kAttentionPad != 0 || shape.length > kAttentionKeys ||
            block.positions.Count() > kAttentionKeys;
   }
-  Positions QueryPositions() const { return whole ? block.positions : shape.positions; }
 
   // Number of the tile's keys, counted from its first, that are not padding.
   std::int64_t Present(std::int64_t sequence, const AttentionTile& keys) const {

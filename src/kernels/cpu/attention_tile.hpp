@@ -1,10 +1,10 @@
-// Packing and products of attention's tiles over a vector type (attention_vector.hpp). Everything
+// Packing and products of attention's tiles over a vector type (vector.hpp). Everything
 // is in an unnamed namespace, so that each file that includes this has a copy for its own
 // instruction set.
 #pragma once
 
 #include "attention_call.hpp"
-#include "attention_vector.hpp"
+#include "vector.hpp"
 
 namespace trireme::kernels {
 

@@ -14,22 +14,17 @@
 
 namespace trireme::kernels {
 
-// Products with an empty dimension are handled here, as libraries disagree on them.
+namespace {
 
-// Returns true if a dimension of the product is 0; then c has its final value.
-inline bool NoProduct(std::int64_t inner, const Matrix& c, bool accumulate) {
+// Products with an empty dimension are handled here, as libraries disagree on them: returns true if
+// a dimension of the product is 0; then c has its final value.
+bool NoProduct(const MatrixProduct& product) {
+  const Matrix& c = product.c;
   if (c.rows == 0 || c.columns == 0) return true;
-  if (inner > 0) return false;
-  if (accumulate) return true;
-  DispatchDtype(c.dtype, [&](auto zero) {
-    for (std::int64_t row = 0; row < c.rows; ++row) {
-      std::fill_n(c.As<decltype(zero)>() + row * c.stride, c.columns, zero);
-    }
-  });
+  if (product.Inner() > 0) return false;
+  if (!product.accumulate) cpu::Clear({}, c);
   return true;
 }
-
-namespace {
 
 Form Opposite(Form form) { return form == Form::kPlain ? Form::kTransposed : Form::kPlain; }
 
@@ -41,20 +36,34 @@ bool HasThinProducts(const device::Stream& stream, Dtype dtype) {
   return !stream.OnGpu() && !stream.canonical && !bf16;
 }
 
+// Number of threads for work that occupies up to `useful` of them; 1 inside a parallel region.
+int ThreadsFor(const device::Stream& stream, std::int64_t useful) {
+  const std::int64_t most = omp_in_parallel() != 0 ? 1 : stream.threads;
+  return static_cast<int>(std::clamp<std::int64_t>(useful, 1, most));
+}
+
+// Calls then(rows) on all threads, for rows that are complete.
+void Follow(const device::Stream& stream, const Part& rows,
+            FunctionRef<void(const Part& rows)> then) {
+  const int parts = ThreadsFor(stream, rows.Size());
+#pragma omp parallel for num_threads(parts) if (parts > 1)
+  for (int part = 0; part < parts; ++part) {
+    const Part share = PartOf(rows.Size(), part, parts);
+    then({rows.begin + share.begin, rows.begin + share.end});
+  }
+}
+
 // y = x form(weight), then calls `then` for each range of rows.
 void Multiply(const device::Stream& stream, const Linear& linear, const Matrix& x, const Matrix& y,
               FunctionRef<void(const Part& rows)> then) {
-  if (!linear.thin || x.rows > kThinRows || x.columns == 0 || !HasThinProducts(stream, y.dtype)) {
+  if (!linear.thin || x.rows > kThinRows || x.Size() == 0 || !HasThinProducts(stream, y.dtype)) {
     return cpu::MatrixMultiplyThen(stream, Form::kPlain, x, linear.form, linear.weight, y, false,
                                    then);
   }
   const void* const panels =
       linear.packed == nullptr ? nullptr : linear.packed->Of(linear.weight.data);
   ThinMultiply(UsableThinKernels()[0], stream, x, linear.form, linear.weight, y, panels);
-  const auto most = static_cast<std::int64_t>(omp_in_parallel() != 0 ? 1 : stream.threads);
-  const int threads = static_cast<int>(std::clamp<std::int64_t>(y.rows, 1, most));
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-  for (std::int64_t row = 0; row < y.rows; ++row) then({row, row + 1});
+  Follow(stream, {0, y.rows}, then);
 }
 
 }  // namespace
@@ -116,8 +125,11 @@ bool MultipliesWithAmx() {
   return amx;
 }
 
-void MultiplyBf16(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
-                  const Matrix& b, const Matrix& c, std::int64_t inner, bool accumulate) {
+std::int64_t MultiplyAdds(const MatrixProduct& product) {
+  return product.c.rows * product.c.columns * product.Inner();
+}
+
+void MultiplyBf16(const device::Stream& stream, const MatrixProduct& product) {
   const Bf16Kernels* kernels = UsableBf16Kernels();
   if (kernels == nullptr) {
     throw RunError("This CPU has no instructions that multiply bf16.",
@@ -127,63 +139,44 @@ void MultiplyBf16(const device::Stream& stream, Form form_a, const Matrix& a, Fo
     throw RunError("There is no canonical product in bf16.",
                    "Choose run.precision = fp32 with run.canonical.");
   }
-  if (MultipliesWithAmx() && c.rows * c.columns * inner >= kLeastForAmx) {
-    return LibraryBf16Multiply(stream, form_a, a, form_b, b, c, accumulate);
+  if (MultipliesWithAmx() && MultiplyAdds(product) >= kLeastForAmx) {
+    return LibraryBf16Multiply(stream, product);
   }
-  Bf16Multiply(*kernels, stream, form_a, a, form_b, b, c, accumulate);
+  Bf16Multiply(*kernels, stream, product);
 }
 
 // Whether our own fp32 product is faster. Speed of ours relative to oneDNN 2.6, measured on a Zen 5
 // core: 1.1 to 1.25 below 2^18 multiply-adds, where the library's setup dominates; for weight
 // gradients 1.05 to 1.2 if the left operand exceeds the caches (the library transposes it first),
 // else 0.85 to 0.95; 1.15 with both operands transposed; otherwise 0.85 to 1.05.
-bool OwnIsFaster(Form form_a, Form form_b, const Matrix& c, std::int64_t inner) {
+bool OwnIsFaster(const MatrixProduct& product) {
   constexpr std::int64_t kSmall = 1 << 18, kLarge = 1 << 22;  // multiply-adds, elements
-  if (!HasFastKernels() || c.dtype != Dtype::kFloat32) return false;
-  if (c.rows * c.columns * inner < kSmall) return true;
-  if (form_a == Form::kPlain) return false;
-  return form_b == Form::kTransposed || c.rows * inner > kLarge;
-}
-
-// Calls then(rows) on all threads, for rows that are complete.
-void Follow(const device::Stream& stream, const Part& rows,
-            FunctionRef<void(const Part& rows)> then) {
-  const auto most = static_cast<std::int64_t>(omp_in_parallel() != 0 ? 1 : stream.threads);
-  const int parts = static_cast<int>(std::clamp<std::int64_t>(rows.Size(), 1, most));
-#pragma omp parallel for num_threads(parts) if (parts > 1)
-  for (int part = 0; part < parts; ++part) {
-    const Part share = PartOf(rows.Size(), part, parts);
-    then({rows.begin + share.begin, rows.begin + share.end});
-  }
+  if (!HasFastKernels() || product.c.dtype != Dtype::kFloat32) return false;
+  if (MultiplyAdds(product) < kSmall) return true;
+  if (product.form_a == Form::kPlain) return false;
+  return product.form_b == Form::kTransposed || product.c.rows * product.Inner() > kLarge;
 }
 
 // Our own product, by blocks of rows. Returns false, and does nothing, if that would be slower.
-bool MultiplyInRows(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
-                    const Matrix& b, const Matrix& c, bool accumulate,
+bool MultiplyInRows(const device::Stream& stream, const MatrixProduct& product,
                     FunctionRef<void(const Part& rows)> then) {
-  if (stream.bf16 && c.dtype == Dtype::kFloat32) {
+  if (stream.bf16 && product.c.dtype == Dtype::kFloat32) {
     if (stream.canonical || MultipliesWithAmx() || UsableBf16Kernels() == nullptr) return false;
-    return Bf16MultiplyRows(*UsableBf16Kernels(), stream, form_a, a, form_b, b, c, accumulate,
-                            then);
+    return Bf16Multiply(*UsableBf16Kernels(), stream, product, &then);
   }
   if (!stream.canonical && !HasFastKernels()) return false;
-  return ProductMultiplyRows(UsableProductSets()[0], stream, form_a, a, form_b, b, c, accumulate,
-                             then);
+  return ProductMultiply(UsableProductSets()[0], stream, product, &then);
 }
 
 }  // namespace
 
 void cpu::MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
                          const Matrix& b, const Matrix& c, bool accumulate) {
-  const std::int64_t inner = form_a == Form::kPlain ? a.columns : a.rows;
-  if (NoProduct(inner, c, accumulate)) return;
-  if (stream.bf16 && c.dtype == Dtype::kFloat32) {
-    return MultiplyBf16(stream, form_a, a, form_b, b, c, inner, accumulate);
-  }
-  if (stream.canonical || OwnIsFaster(form_a, form_b, c, inner)) {
-    return ProductMultiply(UsableProductSets()[0], stream, form_a, a, form_b, b, c, accumulate);
-  }
-  LibraryMultiply(form_a, a, form_b, b, c, accumulate);
+  const MatrixProduct product{form_a, a, form_b, b, c, accumulate};
+  if (NoProduct(product)) return;
+  if (stream.bf16 && c.dtype == Dtype::kFloat32) return MultiplyBf16(stream, product);
+  if (!stream.canonical && !OwnIsFaster(product)) return LibraryMultiply(product);
+  ProductMultiply(UsableProductSets()[0], stream, product);
 }
 
 void cpu::MatrixMultiplyThen(const device::Stream& stream, Form form_a, const Matrix& a,
@@ -192,10 +185,10 @@ void cpu::MatrixMultiplyThen(const device::Stream& stream, Form form_a, const Ma
   // kSliceBytes: bytes of c per slice, which the third-level cache still holds when `then` runs.
   // kLeastRows: enough to make up for packing the right operand once per slice.
   constexpr std::int64_t kSliceBytes = 16 << 20, kLeastRows = 1024;
-  const std::int64_t inner = form_a == Form::kPlain ? a.columns : a.rows;
+  const MatrixProduct product{form_a, a, form_b, b, c, accumulate};
   if (c.rows == 0) return;
-  const bool empty = c.columns == 0 || inner == 0;
-  if (!empty && MultiplyInRows(stream, form_a, a, form_b, b, c, accumulate, then)) return;
+  const bool empty = c.columns == 0 || product.Inner() == 0;
+  if (!empty && MultiplyInRows(stream, product, then)) return;
   const auto row_bytes =
       std::max<std::int64_t>(1, c.columns * static_cast<std::int64_t>(SizeOf(c.dtype)));
   const int slices =
@@ -222,9 +215,7 @@ void Multiply(const ThinKernelsOf<T>& kernels, const device::Stream& stream, con
               Form form, const Matrix& weight, const Matrix& y, const void* panels) {
   const bool transposed = form == Form::kTransposed;
   const std::int64_t units = CeilDivide(y.columns, kThinColumns);
-  const auto most = static_cast<std::int64_t>(omp_in_parallel() != 0 ? 1 : stream.threads);
-  const int threads = static_cast<int>(
-      std::min(std::clamp<std::int64_t>(weight.Size() / kAThread, 1, most), units));
+  const int threads = ThreadsFor(stream, std::min(weight.Size() / kAThread, units));
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
   for (int part = 0; part < threads; ++part) {
     const Part share = PartOf(units, part, threads);

@@ -5,13 +5,22 @@
 
 namespace trireme::kernels {
 
-// The library's product in the operands' dtype. All dimensions must be > 0.
-void LibraryMultiply(Form form_a, const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
-                     bool accumulate);
+// The operands of MatrixMultiply. Below, all dimensions must be > 0.
+struct MatrixProduct {
+  Form form_a;
+  Matrix a;
+  Form form_b;
+  Matrix b, c;
+  bool accumulate;
 
-// The library's product of fp32 operands rounded to bf16. All dimensions must be > 0, and the CPU
-// must have UsableBf16Kernels(). If the library has no bf16 product, this calls ours.
-void LibraryBf16Multiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
-                         const Matrix& b, const Matrix& c, bool accumulate);
+  std::int64_t Inner() const { return form_a == Form::kPlain ? a.columns : a.rows; }
+};
+
+// The library's product in the operands' dtype.
+void LibraryMultiply(const MatrixProduct& product);
+
+// The library's product of fp32 operands rounded to bf16; the CPU must have UsableBf16Kernels(). If
+// the library has no bf16 product, this calls ours.
+void LibraryBf16Multiply(const device::Stream& stream, const MatrixProduct& product);
 
 }  // namespace trireme::kernels

@@ -25,45 +25,38 @@ View AsEigen(const Matrix& m) {
   return {m.As<double>(), m.rows, m.columns, Eigen::OuterStride<>(m.stride)};
 }
 
-template <typename A, typename B>
-void Assign(const A& a, const B& b, View c, bool accumulate) {
-  if (accumulate) {
-    c.noalias() += a * b;
-  } else {
-    c.noalias() = a * b;
-  }
+// Calls body(form(x)).
+template <typename X, typename Body>
+void WithForm(Form form, const X& x, const Body& body) {
+  form == Form::kPlain ? body(x) : body(x.transpose());
 }
 
-void MultiplyDouble(Form form_a, const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
-                    bool accumulate) {
-  const View left = AsEigen(a), right = AsEigen(b);
-  const View out = AsEigen(c);
-  if (form_a == Form::kPlain && form_b == Form::kPlain) {
-    Assign(left, right, out, accumulate);
-  } else if (form_a == Form::kPlain) {
-    Assign(left, right.transpose(), out, accumulate);
-  } else if (form_b == Form::kPlain) {
-    Assign(left.transpose(), right, out, accumulate);
-  } else {
-    Assign(left.transpose(), right.transpose(), out, accumulate);
-  }
+void MultiplyDouble(const MatrixProduct& p) {
+  View c = AsEigen(p.c);
+  WithForm(p.form_a, AsEigen(p.a), [&](const auto& a) {
+    WithForm(p.form_b, AsEigen(p.b), [&](const auto& b) {
+      if (p.accumulate) {
+        c.noalias() += a * b;
+      } else {
+        c.noalias() = a * b;
+      }
+    });
+  });
 }
 
 }  // namespace
 
-void LibraryMultiply(Form form_a, const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
-                     bool accumulate) {
-  if (c.dtype == Dtype::kFloat64) return MultiplyDouble(form_a, a, form_b, b, c, accumulate);
-  const std::int64_t inner = form_a == Form::kPlain ? a.columns : a.rows;
-  const dnnl_status_t status =
-      dnnl_sgemm(form_a == Form::kPlain ? 'N' : 'T', form_b == Form::kPlain ? 'N' : 'T', c.rows,
-                 c.columns, inner, 1.0f, a.As<float>(), a.stride, b.As<float>(), b.stride,
-                 accumulate ? 1.0f : 0.0f, c.As<float>(), c.stride);
+void LibraryMultiply(const MatrixProduct& p) {
+  if (p.c.dtype == Dtype::kFloat64) return MultiplyDouble(p);
+  const dnnl_status_t status = dnnl_sgemm(
+      p.form_a == Form::kPlain ? 'N' : 'T', p.form_b == Form::kPlain ? 'N' : 'T', p.c.rows,
+      p.c.columns, p.Inner(), 1.0f, p.a.As<float>(), p.a.stride, p.b.As<float>(), p.b.stride,
+      p.accumulate ? 1.0f : 0.0f, p.c.As<float>(), p.c.stride);
   if (status == dnnl_success) return;
-  throw RunError(
-      fmt::format("oneDNN refused the product of {} x {} x {}: {}", c.rows, inner, c.columns,
-                  status == dnnl_out_of_memory ? "out of memory" : "invalid arguments"),
-      "Lower data.micro_batch, or use fewer ranks on a node.");
+  throw RunError(fmt::format("oneDNN refused the product of {} x {} x {}: {}", p.c.rows, p.Inner(),
+                             p.c.columns,
+                             status == dnnl_out_of_memory ? "out of memory" : "invalid arguments"),
+                 "Lower data.micro_batch, or use fewer ranks on a node.");
 }
 
 const char* MatrixLibrary() {
@@ -178,29 +171,28 @@ void Execute(const Matmuls& matmuls, const Matmul& matmul) {
 
 }  // namespace
 
-void LibraryBf16Multiply(const device::Stream& /*stream*/, Form form_a, const Matrix& a,
-                         Form form_b, const Matrix& b, const Matrix& c, bool accumulate) {
+void LibraryBf16Multiply(const device::Stream& /*stream*/, const MatrixProduct& p) {
   thread_local Matmuls matmuls;
-  const std::int64_t inner = form_a == Form::kPlain ? a.columns : a.rows;
   const int threads = omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
   try {
-    Matmul& matmul = matmuls.Find({c.rows, c.columns, inner, c.stride, form_a == Form::kTransposed,
-                                   form_b == Form::kTransposed, accumulate, threads});
+    Matmul& matmul =
+        matmuls.Find({p.c.rows, p.c.columns, p.Inner(), p.c.stride, p.form_a == Form::kTransposed,
+                      p.form_b == Form::kTransposed, p.accumulate, threads});
     constexpr std::int64_t kLine = 64;  // bytes: alignment of each piece of the workspace
     const auto lines = [](std::int64_t bytes) { return CeilDivide(bytes, kLine) * kLine; };
-    const std::int64_t a_bytes = lines(a.Size() * 2), b_bytes = lines(b.Size() * 2);
+    const std::int64_t a_bytes = lines(p.a.Size() * 2), b_bytes = lines(p.b.Size() * 2);
     const auto scratch_bytes = static_cast<std::int64_t>(matmul.scratch.get_desc().get_size());
     std::byte* memory = ThreadScratch<Matmul, std::byte>(a_bytes + b_bytes + scratch_bytes);
-    Round(a, threads, reinterpret_cast<std::uint16_t*>(memory));
-    Round(b, threads, reinterpret_cast<std::uint16_t*>(memory + a_bytes));
+    Round(p.a, threads, reinterpret_cast<std::uint16_t*>(memory));
+    Round(p.b, threads, reinterpret_cast<std::uint16_t*>(memory + a_bytes));
     matmul.a.set_data_handle(memory);
     matmul.b.set_data_handle(memory + a_bytes);
-    matmul.c.set_data_handle(c.data);
+    matmul.c.set_data_handle(p.c.data);
     matmul.scratch.set_data_handle(memory + a_bytes + b_bytes);
     Execute(matmuls, matmul);
   } catch (const dnnl::error& error) {
-    throw RunError(fmt::format("oneDNN's bf16 product of {} x {} x {}: {}", c.rows, inner,
-                               c.columns, error.what()),
+    throw RunError(fmt::format("oneDNN's bf16 product of {} x {} x {}: {}", p.c.rows, p.Inner(),
+                               p.c.columns, error.what()),
                    "Choose run.precision = fp32, or build with -DTRIREME_MATMUL=openblas.");
   }
 }

@@ -9,9 +9,9 @@
 
 namespace trireme::kernels {
 
-void LibraryMultiply(Form form_a, const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
-                     bool accumulate) {
-  const auto inner = static_cast<blasint>(form_a == Form::kPlain ? a.columns : a.rows);
+void LibraryMultiply(const MatrixProduct& product) {
+  const auto& [form_a, a, form_b, b, c, accumulate] = product;
+  const auto inner = static_cast<blasint>(product.Inner());
   const auto op_a = form_a == Form::kPlain ? CblasNoTrans : CblasTrans;
   const auto op_b = form_b == Form::kPlain ? CblasNoTrans : CblasTrans;
   const auto rows = static_cast<blasint>(c.rows), columns = static_cast<blasint>(c.columns);
@@ -26,9 +26,8 @@ void LibraryMultiply(Form form_a, const Matrix& a, Form form_b, const Matrix& b,
   }
 }
 
-void LibraryBf16Multiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
-                         const Matrix& b, const Matrix& c, bool accumulate) {
-  Bf16Multiply(*UsableBf16Kernels(), stream, form_a, a, form_b, b, c, accumulate);
+void LibraryBf16Multiply(const device::Stream& stream, const MatrixProduct& product) {
+  Bf16Multiply(*UsableBf16Kernels(), stream, product);
 }
 
 const char* MatrixLibrary() {

@@ -1,9 +1,9 @@
-// Products with few rows over a vector type (attention_vector.hpp). Everything is in an unnamed
+// Products with few rows over a vector type (vector.hpp). Everything is in an unnamed
 // namespace, so that each file that includes this has a copy for its own instruction set.
 #pragma once
 
-#include "attention_vector.hpp"
 #include "thin_product.hpp"
+#include "vector.hpp"
 
 namespace trireme::kernels {
 

@@ -8,7 +8,6 @@
 #include <bit>
 #include <cmath>
 
-#include "fast_math.hpp"
 #include "rows.hpp"
 
 namespace trireme::kernels {
@@ -18,9 +17,9 @@ namespace {
 constexpr std::int64_t kChunk = 8192;  // elements per task: two pages of each of four fp32 arrays
 
 template <typename T>
-[[gnu::always_inline]] inline void AdamWOf(std::int64_t n, const UpdateScalars& s,
-                                           const UpdateRange& range, bool clear, T* gradients,
-                                           T* values, T* first, T* second) {
+[[gnu::always_inline]] inline void AdamWRow(std::int64_t n, const UpdateScalars& s,
+                                            const UpdateRange& range, bool clear, T* gradients,
+                                            T* values, T* first, T* second) {
   const double learning_rate = s.learning_rate * range.rate;
   const T beta1 = T(s.beta1), beta2 = T(s.beta2), rest1 = T(1 - s.beta1), rest2 = T(1 - s.beta2);
   const T scale = T(s.gradient_scale), rate = T(learning_rate / s.correction1);
@@ -40,17 +39,13 @@ template <typename T>
 TRIREME_CLONES void AdamWRow(std::int64_t n, const UpdateScalars& s, const UpdateRange& range,
                              bool clear, float* gradients, float* values, float* first,
                              float* second) {
-  AdamWOf(n, s, range, clear, gradients, values, first, second);
-}
-void AdamWRow(std::int64_t n, const UpdateScalars& s, const UpdateRange& range, bool clear,
-              double* gradients, double* values, double* first, double* second) {
-  AdamWOf(n, s, range, clear, gradients, values, first, second);
+  AdamWRow<float>(n, s, range, clear, gradients, values, first, second);
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void LionOf(std::int64_t n, const UpdateScalars& s,
-                                          const UpdateRange& range, bool clear, T* gradients,
-                                          T* values, T* first) {
+[[gnu::always_inline]] inline void LionRow(std::int64_t n, const UpdateScalars& s,
+                                           const UpdateRange& range, bool clear, T* gradients,
+                                           T* values, T* first) {
   const double learning_rate = s.learning_rate * range.rate;
   const T beta1 = T(s.beta1), beta2 = T(s.beta2), rest1 = T(1 - s.beta1), rest2 = T(1 - s.beta2);
   const T scale = T(s.gradient_scale), rate = T(learning_rate);
@@ -66,11 +61,7 @@ template <typename T>
 }
 TRIREME_CLONES void LionRow(std::int64_t n, const UpdateScalars& s, const UpdateRange& range,
                             bool clear, float* gradients, float* values, float* first) {
-  LionOf(n, s, range, clear, gradients, values, first);
-}
-void LionRow(std::int64_t n, const UpdateScalars& s, const UpdateRange& range, bool clear,
-             double* gradients, double* values, double* first) {
-  LionOf(n, s, range, clear, gradients, values, first);
+  LionRow<float>(n, s, range, clear, gradients, values, first);
 }
 
 // The factor of a range's gradients.
@@ -80,9 +71,9 @@ double ScaleOf(const UpdateRange& range) {
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void DescentOf(std::int64_t n, const UpdateScalars& s,
-                                             const UpdateRange& range, bool clear, T* gradients,
-                                             T* values) {
+[[gnu::always_inline]] inline void DescentRow(std::int64_t n, const UpdateScalars& s,
+                                              const UpdateRange& range, bool clear, T* gradients,
+                                              T* values) {
   const T scale = T(s.learning_rate * range.rate * s.gradient_scale * ScaleOf(range));
   const T keep = T(1 - s.learning_rate * range.rate * range.decay);
 #pragma omp simd
@@ -91,11 +82,7 @@ template <typename T>
 }
 TRIREME_CLONES void DescentRow(std::int64_t n, const UpdateScalars& s, const UpdateRange& range,
                                bool clear, float* gradients, float* values) {
-  DescentOf(n, s, range, clear, gradients, values);
-}
-void DescentRow(std::int64_t n, const UpdateScalars& s, const UpdateRange& range, bool clear,
-                double* gradients, double* values) {
-  DescentOf(n, s, range, clear, gradients, values);
+  DescentRow<float>(n, s, range, clear, gradients, values);
 }
 
 // Calls visit(range, begin, size) for the chunks of all ranges, in one parallel region.

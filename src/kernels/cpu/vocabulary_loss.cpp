@@ -15,7 +15,6 @@
 #include <limits>
 
 #include "backends.hpp"
-#include "fast_math.hpp"
 #include "rows.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/kernels/linear.hpp"
@@ -258,7 +257,7 @@ struct Largest {
 };
 
 template <typename T>
-[[gnu::always_inline]] inline Largest<T> LargestOf(const T* x, std::int64_t n) {
+[[gnu::always_inline]] inline Largest<T> LargestAndSum(const T* x, std::int64_t n) {
   T top = x[0], sum = 0;
 #pragma omp simd reduction(max : top) reduction(+ : sum)
   for (std::int64_t i = 0; i < n; ++i) {
@@ -269,9 +268,8 @@ template <typename T>
 }
 
 TRIREME_CLONES Largest<float> LargestAndSum(const float* x, std::int64_t n) {
-  return LargestOf(x, n);
+  return LargestAndSum<float>(x, n);
 }
-Largest<double> LargestAndSum(const double* x, std::int64_t n) { return LargestOf(x, n); }
 
 // The work of one call, for each part of the slice.
 template <typename T>

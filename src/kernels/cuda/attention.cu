@@ -9,10 +9,8 @@
 #include <type_traits>
 
 #include "attention_kernels.cuh"
-#include "backends.hpp"
 #include "reduce.cuh"
 #include "trireme/base/error.hpp"
-#include "trireme/base/partition.hpp"
 #include "trireme/device/cuda/launch.cuh"
 #include "trireme/device/gpu.hpp"
 #include "vector.cuh"
@@ -23,22 +21,6 @@ static_assert(kAttentionMostDims == gpu::kMostHeadDim);
 
 namespace {
 
-// Operands of a call.
-struct Call {
-  const device::Stream& stream;
-  const AttentionShape& shape;
-  const Matrix& qkv;
-  KeyValueBlock block;
-  Part tasks;
-  const Dropout& dropout;
-  const Matrix& out;
-  const Matrix& lse;
-  const Matrix& scratch;
-  bool whole;
-  const std::int32_t* served = nullptr;      // AttentionOperands::served
-  Matrix dout = {}, dqkv = {}, dblock = {};  // backward pass only
-};
-
 AttentionRows RowsOf(const Positions& positions, std::int64_t count) {
   const std::int64_t early = std::min(positions.early.Size(), count);
   return {static_cast<int>(positions.early.begin), static_cast<int>(early),
@@ -46,7 +28,7 @@ AttentionRows RowsOf(const Positions& positions, std::int64_t count) {
 }
 
 template <typename T>
-bool AllowAttentionVectors(const Call& c) {
+bool AllowAttentionVectors(const AttentionPass& c) {
   for (const Matrix* m : {&c.qkv, &c.block.data, &c.out, &c.dout, &c.dqkv, &c.dblock}) {
     if (!RowsOnVectorBoundaries(*m)) return false;
   }
@@ -54,7 +36,7 @@ bool AllowAttentionVectors(const Call& c) {
 }
 
 template <typename T>
-void TellDropout(const Call& c, AttentionOperands<T>& a) {
+void TellDropout(const AttentionPass& c, AttentionOperands<T>& a) {
   const PhiloxKey key = MakeKey(c.dropout.seed, c.dropout.purpose, c.dropout.layer);
   a.seed = key[0];
   a.purpose = key[1];
@@ -65,30 +47,26 @@ void TellDropout(const Call& c, AttentionOperands<T>& a) {
 }
 
 template <typename T>
-AttentionOperands<T> OperandsOf(const Call& c) {
+AttentionOperands<T> OperandsOf(const AttentionPass& c, const std::int32_t* served) {
   const AttentionShape& s = c.shape;
   AttentionOperands<T> a{};
-  const auto data = [](const Matrix& m) { return static_cast<T*>(m.data); };
-  const auto values = [&](T* keys) {
-    return keys == nullptr ? keys : keys + s.kv_heads * s.head_dim;
+  // Columns of a matrix of keys, then values.
+  const auto values = [&](const Matrix& m) {
+    return View<T>{static_cast<T*>(m.Offset(s.kv_heads * s.head_dim)), m.stride};
   };
-  a.query = data(c.qkv), a.query_stride = c.qkv.stride;
-  a.key = data(c.block.data), a.value = values(data(c.block.data));
-  a.key_stride = c.block.data.stride;
-  a.out = data(c.out), a.out_stride = c.out.stride;
-  a.lse = static_cast<SumOf<T>*>(c.lse.data), a.lse_stride = c.lse.stride;
-  a.dout = data(c.dout), a.dout_stride = c.dout.stride;
-  a.dquery = data(c.dqkv), a.dquery_stride = c.dqkv.stride;
-  a.dkey = data(c.dblock), a.dvalue = values(data(c.dblock)), a.dkey_stride = c.dblock.stride;
+  a.query = ViewOf<const T>(c.qkv), a.key = ViewOf<const T>(c.block.data);
+  a.value = {values(c.block.data).data, c.block.data.stride};
+  a.out = ViewOf<T>(c.out), a.lse = ViewOf<SumOf<T>>(c.lse), a.dout = ViewOf<const T>(c.dout);
+  a.dquery = ViewOf<T>(c.dqkv), a.dkey = ViewOf<T>(c.dblock), a.dvalue = values(c.dblock);
   a.delta = static_cast<SumOf<T>*>(c.scratch.data);
   if (!c.whole && !std::is_same_v<T, SumOf<T>>) a.exact = a.delta + gpu::AttentionDelta(s);
-  a.queries = RowsOf(c.whole ? c.block.positions : s.positions, s.length);
+  a.queries = RowsOf(c.Queries(), s.length);
   a.keys = RowsOf(c.block.positions, c.block.positions.Count());
   a.heads = static_cast<int>(s.heads), a.kv_heads = static_cast<int>(s.kv_heads);
   a.head_dim = static_cast<int>(s.head_dim);
   a.first_task = static_cast<int>(c.tasks.begin), a.tasks = static_cast<int>(c.tasks.Size());
   a.scale = static_cast<SumOf<T>>(1 / std::sqrt(static_cast<double>(s.head_dim)));
-  a.begins = s.begins, a.key_lengths = s.key_lengths, a.served = c.served;
+  a.begins = s.begins, a.key_lengths = s.key_lengths, a.served = served;
   a.causal = s.causal, a.whole = c.whole, a.vector = AllowAttentionVectors<T>(c);
   TellDropout(c, a);
   return a;
@@ -97,38 +75,6 @@ AttentionOperands<T> OperandsOf(const Call& c) {
 // Whether tensor cores compute this call. Short sequences use the other kernels, whose backward
 // pass is a single launch.
 bool OnMatrices(const AttentionOperands<Bf16>& a) { return a.vector && !AttentionIsOneTile(a); }
-
-void Forward(const Call& call) {
-  gpu::CheckHeadDim(call.shape);
-  if (call.tasks.Size() == 0) return;
-  Dispatch(call.qkv.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const AttentionOperands<T> a = OperandsOf<T>(call);
-    if constexpr (std::is_same_v<T, Bf16>) {
-      if (OnMatrices(a)) return LaunchMatrixForward(call.stream, a);
-    }
-    LaunchAttentionForward(call.stream, a);
-  });
-}
-
-void Backward(const Call& call) {
-  gpu::CheckHeadDim(call.shape);
-  if (call.tasks.Size() == 0) return;
-  Dispatch(call.qkv.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const AttentionOperands<T> a = OperandsOf<T>(call);
-    if constexpr (std::is_same_v<T, Bf16>) {
-      if (OnMatrices(a)) {
-        LaunchAttentionDelta(call.stream, a);
-        LaunchMatrixQueryGradient(call.stream, a);
-        return LaunchMatrixKeyGradient(call.stream, a);
-      }
-    }
-    LaunchAttentionBackward(call.stream, a);
-  });
-}
-
-Part AllTasks(const AttentionShape& shape) { return {0, AttentionPartTasks(shape)}; }
 
 }  // namespace
 
@@ -140,64 +86,29 @@ void CheckAttentionRoom(const device::GpuContext& gpu, int head_dim, int bytes) 
                  "Choose more heads (model.heads) or a smaller model.head_dim, or another card.");
 }
 
-void OwnAttentionForward(const device::Stream& stream, const AttentionShape& shape,
-                         const Matrix& qkv, const Dropout& dropout, const Matrix& out,
-                         const Matrix& lse, const Matrix& scratch) {
-  Forward({stream, shape, qkv, WholeBlock(shape, qkv), AllTasks(shape), dropout, out, lse, scratch,
-           true});
+void OwnAttentionOfRest(const AttentionPass& pass, const std::int32_t* served) {
+  gpu::CheckHeadDim(pass.shape);
+  if (pass.tasks.Size() == 0) return;
+  Dispatch(pass.qkv.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const AttentionOperands<T> a = OperandsOf<T>(pass, served);
+    if constexpr (std::is_same_v<T, Bf16>) {
+      if (OnMatrices(a)) {
+        if (!pass.backward) return LaunchMatrixForward(pass.stream, a);
+        LaunchAttentionDelta(pass.stream, a);
+        LaunchMatrixQueryGradient(pass.stream, a);
+        return LaunchMatrixKeyGradient(pass.stream, a);
+      }
+    }
+    (pass.backward ? LaunchAttentionBackward<T> : LaunchAttentionForward<T>)(pass.stream, a);
+  });
 }
 
-void OwnAttentionBackward(const device::Stream& stream, const AttentionShape& shape,
-                          const Matrix& qkv, const Dropout& dropout, const Matrix& out,
-                          const Matrix& dout, const Matrix& lse, const Matrix& dqkv,
-                          const Matrix& scratch) {
-  Backward({stream, shape, qkv, WholeBlock(shape, qkv), AllTasks(shape), dropout, out, lse, scratch,
-            true, nullptr, dout, dqkv, WholeBlock(shape, dqkv).data});
-}
-
-void OwnAttentionForwardOfRest(const device::Stream& stream, const AttentionShape& shape,
-                               const DocumentOperands& o, const std::int32_t* served) {
-  Forward({stream,
-           shape,
-           o.qkv,
-           WholeBlock(shape, o.qkv),
-           AllTasks(shape),
-           {},
-           o.out,
-           o.lse,
-           o.scratch,
-           true,
-           served});
-}
-
-void OwnAttentionBackwardOfRest(const device::Stream& stream, const AttentionShape& shape,
-                                const DocumentOperands& o, const std::int32_t* served) {
-  Backward({stream,
-            shape,
-            o.qkv,
-            WholeBlock(shape, o.qkv),
-            AllTasks(shape),
-            {},
-            o.out,
-            o.lse,
-            o.scratch,
-            true,
-            served,
-            o.dout,
-            o.dqkv,
-            WholeBlock(shape, o.dqkv).data});
-}
+void OwnAttention(const AttentionPass& pass) { OwnAttentionOfRest(pass, nullptr); }
 
 void AttentionPartStart(const device::Stream& stream, const Matrix& out, const Matrix& lse) {
   Fill(stream, out, 0);
   Fill(stream, lse, -std::numeric_limits<double>::infinity());
-}
-
-void OwnAttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
-                             const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
-                             const Dropout& dropout, const Matrix& out, const Matrix& lse,
-                             const Matrix& scratch) {
-  Forward({stream, shape, qkv, block, tasks, dropout, out, lse, scratch, false});
 }
 
 Matrix ExactSum(const AttentionShape& shape, const Matrix& scratch) {
@@ -210,15 +121,6 @@ void AttentionPartStartBackward(const device::Stream& stream, const AttentionSha
                                 const Matrix& dqkv, const Matrix& scratch) {
   Fill(stream, dqkv.Columns(0, shape.heads * shape.head_dim), 0);
   if (dqkv.dtype == Dtype::kBfloat16) Fill(stream, ExactSum(shape, scratch), 0);
-}
-
-void OwnAttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
-                              const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
-                              const Dropout& dropout, const Matrix& out, const Matrix& dout,
-                              const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
-                              const Matrix& scratch) {
-  Backward({stream, shape, qkv, block, tasks, dropout, out, lse, scratch, false, nullptr, dout,
-            dqkv, dblock});
 }
 
 // A warp merges one row of one head. A block's output o with log-sum-exp s is merged into those of

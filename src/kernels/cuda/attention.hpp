@@ -5,9 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "trireme/device/stream.hpp"
-#include "trireme/kernels/attention.hpp"
-#include "trireme/kernels/matrix.hpp"
+#include "backends.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -18,23 +16,11 @@ std::string CudnnName();
 bool CudnnServes(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
                  bool backward);
 
-// Our own kernels for the functions of kernels/attention.hpp. RunError if head_dim is above 256.
-decltype(kernels::AttentionForward)::Function OwnAttentionForward;
-decltype(kernels::AttentionBackward)::Function OwnAttentionBackward;
-decltype(kernels::AttentionPartForward)::Function OwnAttentionPartForward;
-decltype(kernels::AttentionPartBackward)::Function OwnAttentionPartBackward;
-
-// Operands of AttentionForward and AttentionBackward for sequences of documents; the forward pass
-// has no dout and dqkv.
-struct DocumentOperands {
-  Matrix qkv, out, lse, scratch, dout = {}, dqkv = {};
-};
-// The same passes by our own kernels, only for the sequences with served[sequence] = 0; nothing of
-// the others is touched. served: [sequences] on the GPU. Without dropout.
-void OwnAttentionForwardOfRest(const device::Stream& stream, const AttentionShape& shape,
-                               const DocumentOperands& operands, const std::int32_t* served);
-void OwnAttentionBackwardOfRest(const device::Stream& stream, const AttentionShape& shape,
-                                const DocumentOperands& operands, const std::int32_t* served);
+// A pass by our own kernels. RunError if head_dim is above 256.
+void OwnAttention(const AttentionPass& pass);
+// The same without the sequences for which served[sequence] != 0, of which nothing is touched.
+// served: [sequences] on the GPU, or null.
+void OwnAttentionOfRest(const AttentionPass& pass, const std::int32_t* served);
 
 // Merging cuDNN's result of attention to one block of keys into those of earlier blocks
 // (kernels/attention.hpp), in bf16.

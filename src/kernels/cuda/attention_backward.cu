@@ -139,8 +139,8 @@ __global__ void __launch_bounds__(kDeltaThreads) DeltaKernel(AttentionOperands<T
   }
   Sum sum = Sum(0);
   if (inside) {
-    const auto dout = at.Dout(a);
-    const auto out = at.Out(a);
+    const auto dout = at.Queries(a, a.dout);
+    const auto out = at.Queries(a, a.out);
     for (int column = lane * kAttentionWidth; column < a.head_dim;
          column += kDeltaLanes * kAttentionWidth) {
       const auto x = dout.Load(row, column), y = out.Load(row, column);
@@ -165,9 +165,10 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
       a.queries.Tile(a.queries.Tiles(Sizes::kQueries) - 1 - at.block, Sizes::kQueries);
   const int first_seen = FirstSeen<Sizes>(a, at.sequence, queries);
   if (!a.whole && a.causal && !a.keys.Reach(queries.Last(), first_seen)) return;
-  LoadAttentionRows<Sizes, Sizes::kQueries>(at.Query(a), queries.row, queries.count,
+  LoadAttentionRows<Sizes, Sizes::kQueries>(at.Queries(a, a.query), queries.row, queries.count,
                                             shared.queries);
-  LoadAttentionRows<Sizes, Sizes::kQueries>(at.Dout(a), queries.row, queries.count, shared.douts);
+  LoadAttentionRows<Sizes, Sizes::kQueries>(at.Queries(a, a.dout), queries.row, queries.count,
+                                            shared.douts);
   AttentionQueryRows<Sizes, Sum> rows;
   rows.Load(a, at, queries, true);
   AttentionSums<Sizes, kRows, Sum> sums;
@@ -178,8 +179,9 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
     if (keys.count == 0 || (a.causal && keys.position > queries.Last())) continue;
     if (Sizes::kDocuments && keys.Last() < first_seen) continue;
     __syncthreads();
-    LoadAttentionRows<Sizes, Sizes::kKeys>(at.Key(a), keys.row, keys.count, shared.keys);
-    LoadAttentionRows<Sizes, Sizes::kKeys>(at.Value(a), keys.row, keys.count, shared.values);
+    LoadAttentionRows<Sizes, Sizes::kKeys>(at.Keys(a, a.key), keys.row, keys.count, shared.keys);
+    LoadAttentionRows<Sizes, Sizes::kKeys>(at.Keys(a, a.value), keys.row, keys.count,
+                                           shared.values);
     if (a.threshold > 0) {
       AttentionMask<Sizes::kKeys>::Draw(a, at.sequence, at.head, queries, keys, shared.kept);
     }
@@ -190,7 +192,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
                                       shared.keys + Sizes::Column() * kAttentionWidth, keys.count,
                                       a.head_dim, sums);
   }
-  const auto dquery = at.Dquery(a);
+  const auto dquery = at.Queries(a, a.dquery);
   const auto exact = at.Exact(a);
   ForEachAttentionSum<Sizes, kRows>(
       sums, a.head_dim, [&](int i, int column, AttentionPack<Sum>& pack) {
@@ -230,7 +232,7 @@ __device__ __forceinline__ void AttentionDelta(const AttentionOperands<T>& a,
                                                const AttentionTile& queries, const SumOf<T>* douts,
                                                SumOf<T> (&delta)[Sizes::kMyQueries]) {
   using Sum = SumOf<T>;
-  const auto out = at.Out(a);
+  const auto out = at.Queries(a, a.out);
 #pragma unroll
   for (int i = 0; i < Sizes::kMyQueries; ++i) {
     const int row = Sizes::Row() * Sizes::kMyQueries + i;
@@ -258,7 +260,7 @@ __device__ __forceinline__ void WriteQueryGradient(
   AddAttentionProduct<Sizes, kRows>(shared.ds + Sizes::Row() * kRows * Sizes::kScoreRow,
                                     shared.keys + Sizes::Column() * kAttentionWidth, keys.count,
                                     a.head_dim, sums);
-  const auto dquery = at.Dquery(a);
+  const auto dquery = at.Queries(a, a.dquery);
   ForEachAttentionSum<Sizes, kRows>(sums, a.head_dim,
                                     [&](int i, int column, const AttentionPack<Sum>& pack) {
                                       const int row = Sizes::Row() * kRows + i;
@@ -279,8 +281,8 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
   if (IsServed(a, at.sequence)) return;
   const AttentionTile tile = a.keys.Tile(at.block, Sizes::kKeys);
   const AttentionTile keys = PresentKeys(a, at.sequence, tile);
-  LoadAttentionRows<Sizes, Sizes::kKeys>(at.Key(a), keys.row, keys.count, shared.keys);
-  LoadAttentionRows<Sizes, Sizes::kKeys>(at.Value(a), keys.row, keys.count, shared.values);
+  LoadAttentionRows<Sizes, Sizes::kKeys>(at.Keys(a, a.key), keys.row, keys.count, shared.keys);
+  LoadAttentionRows<Sizes, Sizes::kKeys>(at.Keys(a, a.value), keys.row, keys.count, shared.values);
   AttentionSums<Sizes, kRows, Sum> dkeys, dvalues;
   ClearAttentionSums<Sizes, kRows>(dkeys);
   ClearAttentionSums<Sizes, kRows>(dvalues);
@@ -293,9 +295,10 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
     if (a.causal && queries.Last() < keys.position) continue;
     if (FirstSeen<Sizes>(a, at.sequence, queries) > tile.Last()) continue;
     __syncthreads();
-    LoadAttentionRows<Sizes, Sizes::kQueries>(at.Query(a), queries.row, queries.count,
+    LoadAttentionRows<Sizes, Sizes::kQueries>(at.Queries(a, a.query), queries.row, queries.count,
                                               shared.queries);
-    LoadAttentionRows<Sizes, Sizes::kQueries>(at.Dout(a), queries.row, queries.count, shared.douts);
+    LoadAttentionRows<Sizes, Sizes::kQueries>(at.Queries(a, a.dout), queries.row, queries.count,
+                                              shared.douts);
     if (a.threshold > 0) {
       AttentionMask<Sizes::kKeys>::Draw(a, at.sequence, at.head, queries, keys, shared.kept);
     }
@@ -320,8 +323,8 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
                                           head.Store(pack, keys.row + first_column + i, column);
                                       });
   };
-  store(at.Dkey(a), dkeys);
-  store(at.Dvalue(a), dvalues);
+  store(at.Keys(a, a.dkey), dkeys);
+  store(at.Keys(a, a.dvalue), dvalues);
 }
 
 template <typename Sizes, typename T, bool kAll>

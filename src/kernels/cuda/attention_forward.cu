@@ -67,7 +67,7 @@ __device__ void ResumeForward(const AttentionOperands<T>& a, const AttentionPlac
     for (int j = 0; j < Sizes::kPieces; ++j) {
       const int column = Sizes::Column() * kAttentionWidth + j * Sizes::kStep;
       if (column < a.head_dim) {
-        state.out[i][j] = LoadExact(at.Out(a), at.Exact(a), tile.row + row, column);
+        state.out[i][j] = LoadExact(at.Queries(a, a.out), at.Exact(a), tile.row + row, column);
       }
     }
   }
@@ -162,7 +162,7 @@ __device__ void FinishForward(const AttentionOperands<T>& a, const AttentionPlac
       for (int k = 0; k < kAttentionWidth; ++k) state.out[i][j].values[k] *= inverse;
     }
   }
-  const auto out = at.Out(a);
+  const auto out = at.Queries(a, a.out);
   const auto exact = at.Exact(a);
   ForEachAttentionSum<Sizes, Sizes::kMyQueries>(
       state.out, a.head_dim, [&](int i, int column, const AttentionPack<Sum>& pack) {
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
       a.queries.Tile(a.queries.Tiles(Sizes::kQueries) - 1 - at.block, Sizes::kQueries);
   const int first_seen = FirstSeen<Sizes>(a, at.sequence, queries);
   if (!a.whole && a.causal && !a.keys.Reach(queries.Last(), first_seen)) return;
-  LoadAttentionRows<Sizes, Sizes::kQueries>(at.Query(a), queries.row, queries.count,
+  LoadAttentionRows<Sizes, Sizes::kQueries>(at.Queries(a, a.query), queries.row, queries.count,
                                             shared.queries);
   ForwardState<Sizes, Sum> state;
   state.begins.Load(a, at.sequence, queries);
@@ -198,8 +198,9 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
     if (keys.count == 0 || (a.causal && keys.position > queries.Last())) continue;
     if (Sizes::kDocuments && keys.Last() < first_seen) continue;
     __syncthreads();
-    LoadAttentionRows<Sizes, Sizes::kKeys>(at.Key(a), keys.row, keys.count, shared.keys);
-    LoadAttentionRows<Sizes, Sizes::kKeys>(at.Value(a), keys.row, keys.count, shared.values);
+    LoadAttentionRows<Sizes, Sizes::kKeys>(at.Keys(a, a.key), keys.row, keys.count, shared.keys);
+    LoadAttentionRows<Sizes, Sizes::kKeys>(at.Keys(a, a.value), keys.row, keys.count,
+                                           shared.values);
     if (a.threshold > 0) {
       AttentionMask<Sizes::kKeys>::Draw(a, at.sequence, at.head, queries, keys, shared.kept);
     }

@@ -45,21 +45,19 @@ struct AttentionRows {
   }
 };
 
-// Pointers are to the first row of head 0; strides are in elements. Unused operands are null.
+// Pointers are to the first row of head 0. Unused operands are null.
 template <typename T>
 struct AttentionOperands {
   using Sum = SumOf<T>;
-  const T *query, *key, *value;
-  T* out;
-  Sum* lse;  // [rows, heads]
-  const T* dout;
-  T *dquery, *dkey, *dvalue;
+  View<const T> query, key, value;
+  View<T> out;
+  View<Sum> lse;  // [rows, heads]
+  View<const T> dout;
+  View<T> dquery, dkey, dvalue;
   Sum* delta;  // [rows, heads], dense: dot product of dout and out
   // [rows, heads * head_dim], dense: for bf16 attention in parts, out or dquery before rounding, to
   // which the next block adds.
   Sum* exact;
-  std::int64_t query_stride, key_stride, out_stride, lse_stride;
-  std::int64_t dout_stride, dquery_stride, dkey_stride;
   AttentionRows queries, keys;
   int heads, kv_heads, head_dim;
   int first_task, tasks;  // number of (sequence, key/value head) pairs of this call, and the first
@@ -163,12 +161,7 @@ struct AttentionMask {
           PhiloxAt(a.seed, key1, static_cast<std::uint32_t>(first + counter),
                    static_cast<std::uint32_t>(queries.position + row),
                    static_cast<std::uint32_t>(ordinal), static_cast<std::uint32_t>(ordinal >> 32));
-      unsigned kept = 0;
-#pragma unroll
-      for (int lane = 0; lane < kPhiloxLanes; ++lane) {
-        kept |= (drawn.Lane(lane) >= a.threshold ? 1u : 0u) << lane;
-      }
-      bits[row * kRow + counter] = static_cast<unsigned char>(kept);
+      bits[row * kRow + counter] = static_cast<unsigned char>(drawn.Kept(a.threshold));
     }
   }
   __device__ static bool Kept(const unsigned char* bits, int row, const AttentionTile& keys,
@@ -417,55 +410,25 @@ struct AttentionPlace {
     return {block / a.tasks, i / a.kv_heads, kv_head * a.Group(), kv_head};
   }
 
-  // The rows of each operand for this head and sequence.
-  __device__ AttentionHead<const T> Query(const AttentionOperands<T>& a) const {
-    return OfQuery(a, a.query, a.query_stride);
+  // The rows of an operand of queries, or of keys, for this head and sequence.
+  template <typename U>
+  __device__ AttentionHead<U> Queries(const AttentionOperands<T>& a, const View<U>& of) const {
+    return {of.At(a.QueryRow(sequence, 0), head * a.head_dim), of.stride, a.head_dim, a.vector};
   }
-  __device__ AttentionHead<const T> Dout(const AttentionOperands<T>& a) const {
-    return OfQuery(a, a.dout, a.dout_stride);
-  }
-  __device__ AttentionHead<T> Out(const AttentionOperands<T>& a) const {
-    return OfQuery(a, a.out, a.out_stride);
-  }
-  __device__ AttentionHead<T> Dquery(const AttentionOperands<T>& a) const {
-    return OfQuery(a, a.dquery, a.dquery_stride);
+  template <typename U>
+  __device__ AttentionHead<U> Keys(const AttentionOperands<T>& a, const View<U>& of) const {
+    return {of.At(a.KeyRow(sequence, 0), kv_head * a.head_dim), of.stride, a.head_dim, a.vector};
   }
   // data is null if there is none.
   __device__ AttentionHead<SumOf<T>> Exact(const AttentionOperands<T>& a) const {
     if (a.exact == nullptr) return {nullptr, 0, 0, false};
-    return OfQuery(a, a.exact, std::int64_t{a.heads} * a.head_dim);
-  }
-  __device__ AttentionHead<const T> Key(const AttentionOperands<T>& a) const {
-    return OfKey(a, a.key, a.key_stride);
-  }
-  __device__ AttentionHead<const T> Value(const AttentionOperands<T>& a) const {
-    return OfKey(a, a.value, a.key_stride);
-  }
-  __device__ AttentionHead<T> Dkey(const AttentionOperands<T>& a) const {
-    return OfKey(a, a.dkey, a.dkey_stride);
-  }
-  __device__ AttentionHead<T> Dvalue(const AttentionOperands<T>& a) const {
-    return OfKey(a, a.dvalue, a.dkey_stride);
+    return Queries(a, View<SumOf<T>>{a.exact, std::int64_t{a.heads} * a.head_dim});
   }
   __device__ SumOf<T>* Lse(const AttentionOperands<T>& a, int row) const {
-    return a.lse + a.QueryRow(sequence, row) * a.lse_stride + head;
+    return a.lse.At(a.QueryRow(sequence, row), head);
   }
   __device__ SumOf<T>* Delta(const AttentionOperands<T>& a, int row) const {
     return a.delta + a.QueryRow(sequence, row) * a.heads + head;
-  }
-
- private:
-  template <typename U>
-  __device__ AttentionHead<U> OfQuery(const AttentionOperands<T>& a, U* data,
-                                      std::int64_t stride) const {
-    return {data + a.QueryRow(sequence, 0) * stride + head * a.head_dim, stride, a.head_dim,
-            a.vector};
-  }
-  template <typename U>
-  __device__ AttentionHead<U> OfKey(const AttentionOperands<T>& a, U* data,
-                                    std::int64_t stride) const {
-    return {data + a.KeyRow(sequence, 0) * stride + kv_head * a.head_dim, stride, a.head_dim,
-            a.vector};
   }
 };
 
@@ -482,15 +445,10 @@ __device__ __forceinline__ AttentionPack<SumOf<T>> LoadExact(const AttentionHead
 // memory for this head_dim.
 template <typename Body>
 void WithAttentionDims(int head_dim, const Body& body) {
-  if (head_dim <= 32) {
-    body(std::integral_constant<int, 32>{});
-  } else if (head_dim <= 64) {
-    body(std::integral_constant<int, 64>{});
-  } else if (head_dim <= 128) {
-    body(std::integral_constant<int, 128>{});
-  } else {
-    body(std::integral_constant<int, kAttentionMostDims>{});
-  }
+  head_dim <= 32    ? body(std::integral_constant<int, 32>{})
+  : head_dim <= 64  ? body(std::integral_constant<int, 64>{})
+  : head_dim <= 128 ? body(std::integral_constant<int, 128>{})
+                    : body(std::integral_constant<int, kAttentionMostDims>{});
 }
 
 // RunError if the card allows a block less than `bytes` of shared memory.

@@ -41,11 +41,6 @@ bool MayServe(const device::Stream& stream, const AttentionShape& shape, Dtype d
          shape.head_dim <= 256 && dtype == Dtype::kBfloat16 && !dropout &&
          shape.key_lengths == nullptr && (shape.begins == nullptr || shape.causal);
 }
-// The same for parts of sequences, which cuDNN cannot cut into documents.
-bool MayServePart(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
-                  bool dropout) {
-  return shape.begins == nullptr && MayServe(stream, shape, dtype, dropout);
-}
 
 }  // namespace
 
@@ -68,9 +63,7 @@ std::string CudnnName() {
 bool CudnnServes(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
                  bool backward) {
   if constexpr (kCudnn) {
-    if (!MayServe(stream, shape, dtype, false)) return false;
-    return shape.begins != nullptr ? CudnnHasDocumentsPlan(stream, shape, backward)
-                                   : CudnnHasPlan(stream, shape, backward);
+    return MayServe(stream, shape, dtype, false) && CudnnHasPlan(stream, shape, backward);
   }
   return false;
 }
@@ -81,88 +74,36 @@ std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape
   if constexpr (kCudnn) {
     // An evaluation has no dropout and no backward pass, so cuDNN may serve it in any case.
     if (MayServe(stream, shape, dtype, false)) {
-      return shape.begins != nullptr
-                 ? CudnnDocumentsScratch(stream, shape, own, !dropout)
-                 : std::max(own, CudnnAttentionScratch(stream, shape, !dropout));
+      return CudnnAttentionScratch(stream, shape, own, !dropout);
     }
   }
   return own;
 }
 
-void AttentionForward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
-                      const Dropout& dropout, const Matrix& out, const Matrix& lse,
-                      const Matrix& scratch) {
-  if constexpr (kCudnn) {
-    if (MayServe(stream, shape, qkv.dtype, dropout.Active())) {
-      if (shape.begins != nullptr) {
-        const DocumentOperands o = {qkv, out, lse, scratch};
-        if (const std::int32_t* const served = CudnnDocuments(stream, shape, o, false)) {
-          return OwnAttentionForwardOfRest(stream, shape, o, served);
-        }
-      } else if (CudnnAttentionForward(stream, shape, qkv, out, lse, scratch)) {
-        return;
-      }
-    }
-  }
-  OwnAttentionForward(stream, shape, qkv, dropout, out, lse, scratch);
-}
-
-void AttentionBackward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
-                       const Dropout& dropout, const Matrix& out, const Matrix& dout,
-                       const Matrix& lse, const Matrix& dqkv, const Matrix& scratch) {
-  if constexpr (kCudnn) {
-    if (MayServe(stream, shape, qkv.dtype, dropout.Active())) {
-      if (shape.begins != nullptr) {
-        const DocumentOperands o = {qkv, out, lse, scratch, dout, dqkv};
-        if (const std::int32_t* const served = CudnnDocuments(stream, shape, o, true)) {
-          return OwnAttentionBackwardOfRest(stream, shape, o, served);
-        }
-      } else if (CudnnAttentionBackward(stream, shape, qkv, out, dout, lse, dqkv, scratch)) {
-        return;
-      }
-    }
-  }
-  OwnAttentionBackward(stream, shape, qkv, dropout, out, dout, lse, dqkv, scratch);
-}
-
 std::int64_t AttentionPartScratch(const device::Stream& stream, const AttentionShape& shape,
                                   std::int64_t most_keys, Dtype dtype, bool dropout) {
-  std::int64_t elements = gpu::AttentionPartScratch(stream, shape, most_keys, dtype, dropout);
+  const std::int64_t own = gpu::AttentionPartScratch(stream, shape, most_keys, dtype, dropout);
   if constexpr (kCudnn) {
-    if (MayServePart(stream, shape, dtype, false)) {
-      elements = CudnnPartScratch(stream, shape, elements, !dropout);
+    if (shape.begins == nullptr && MayServe(stream, shape, dtype, false)) {
+      return CudnnPartScratch(stream, shape, own, !dropout);
     }
   }
-  return elements;
+  return own;
 }
 
-void AttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
-                          const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
-                          const Dropout& dropout, const Matrix& out, const Matrix& lse,
-                          const Matrix& scratch) {
+void Attend(const AttentionPass& pass) {
   if constexpr (kCudnn) {
-    if (MayServePart(stream, shape, qkv.dtype, dropout.Active()) &&
-        CudnnPartForward(stream, shape, tasks, qkv, block, out, lse, scratch)) {
-      return;
+    const bool documents = pass.shape.begins != nullptr;
+    if (MayServe(pass.stream, pass.shape, pass.qkv.dtype, pass.dropout.Active())) {
+      if (pass.whole && documents) {
+        const std::int32_t* const served = CudnnDocuments(pass);
+        return OwnAttentionOfRest(pass, served);
+      }
+      // cuDNN cannot cut parts of sequences into documents.
+      if (!documents && (pass.whole ? CudnnAttention(pass) : CudnnPart(pass))) return;
     }
   }
-  OwnAttentionPartForward(stream, shape, tasks, qkv, block, dropout, out, lse, scratch);
-}
-
-void AttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
-                           const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
-                           const Dropout& dropout, const Matrix& out, const Matrix& dout,
-                           const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
-                           const Matrix& scratch) {
-  if constexpr (kCudnn) {
-    if (MayServePart(stream, shape, qkv.dtype, dropout.Active()) &&
-        CudnnPartBackward(stream, shape, tasks,
-                          {qkv, block, out, dout, lse, dqkv, dblock, scratch})) {
-      return;
-    }
-  }
-  OwnAttentionPartBackward(stream, shape, tasks, qkv, block, dropout, out, dout, lse, dqkv, dblock,
-                           scratch);
+  OwnAttention(pass);
 }
 
 void Check(cublasStatus_t status, const char* what) {

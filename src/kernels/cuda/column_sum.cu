@@ -34,12 +34,7 @@ struct RowBlocks {
   }
   __device__ __forceinline__ void Finish(unsigned group, std::int64_t column,
                                          Sum (&sums)[kWidth]) const {
-    if (add) {
-      Sum old[kWidth];
-      Load<kWidth>(to.At(group, column), old);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) sums[i] += old[i];
-    }
+    if (add) return AddInto<kWidth>(sums, to.At(group, column));
     Store<kWidth>(sums, to.At(group, column));
   }
 };

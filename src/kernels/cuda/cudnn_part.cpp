@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "attention.hpp"
-#include "backends.hpp"
 #include "cudnn_plan.hpp"
 
 namespace trireme::kernels::cuda {
@@ -152,13 +151,11 @@ CudnnProblem ProblemOf(const AttentionShape& s, const Window& window, std::int64
 
 // Places in scratch, in elements.
 struct Places {
-  Places(const AttentionShape& s, std::int64_t own)
-      : statistics(CudnnRoundUp(own)),
+  Places(const device::Stream& stream, const AttentionShape& s)
+      : statistics(CudnnRoundUp(gpu::AttentionPartScratch(stream, s, 0, Dtype::kBfloat16, false))),
         part(statistics + CudnnRoundUp(s.sequences * s.length * s.heads)),
         workspace(part + CudnnRoundUp(CeilDivide(s.sequences * s.length * s.heads * s.head_dim,
                                                  std::int64_t{2}))) {}
-  explicit Places(const device::Stream& stream, const AttentionShape& s)
-      : Places(s, gpu::AttentionPartScratch(stream, s, 0, Dtype::kBfloat16, false)) {}
   std::int64_t statistics, part, workspace;
 };
 
@@ -197,27 +194,27 @@ struct Served {
   CudnnChoice choice;
 };
 
-std::optional<Served> Serve(const device::Stream& stream, const AttentionShape& shape,
-                            const Part& tasks, const KeyValueBlock& block, bool backward,
-                            const Strides& strides, const Matrix& scratch) {
-  const CudnnPlans::PassState& state = CudnnPlansOf(stream).StateOf(backward);
+std::optional<Served> Serve(const AttentionPass& o) {
+  const CudnnPlans::PassState& state = CudnnPlansOf(o.stream).StateOf(o.backward);
   if (!state.parts) return std::nullopt;
-  const auto pairs = Visible(shape.positions, block.positions, shape.causal);
-  const auto range = TasksOf(shape, tasks);
+  const Positions& keys = o.block.positions;
+  const auto pairs = Visible(o.shape.positions, keys, o.shape.causal);
+  const auto range = TasksOf(o.shape, o.tasks);
   if (!pairs || !range) return std::nullopt;
-  const Window window(shape, *range, *pairs);
-  const CudnnProblem problem = ProblemOf(shape, window, block.positions.Count(), backward, strides);
-  const std::int64_t room = (scratch.Size() - Places(stream, shape).workspace) * kFloat;
-  CudnnSearch search(stream, room, false);
+  const Window window(o.shape, *range, *pairs);
+  const CudnnProblem problem =
+      ProblemOf(o.shape, window, keys.Count(), o.backward,
+                {o.qkv.stride, o.block.data.stride, o.out.stride, o.dout.stride, o.dblock.stride});
+  const std::int64_t room = (o.scratch.Size() - Places(o.stream, o.shape).workspace) * kFloat;
+  CudnnSearch search(o.stream, room, false);
   const auto choice = search.Choose(problem);
-  if (!choice) {
-    if (state.warned) return std::nullopt;  // one warning, not one per block
-    WarnOfOwnAttention(stream, backward,
+  if (choice) return Served{window, problem, *choice};
+  if (!state.warned) {  // one warning, not one per block
+    WarnOfOwnAttention(o.stream, o.backward,
                        fmt::format("of {} sequences' blocks of {} queries and {} keys: {}",
                                    problem.sequences, problem.queries, problem.keys, search.Why()));
-    return std::nullopt;
   }
-  return Served{window, problem, *choice};
+  return std::nullopt;
 }
 
 }  // namespace
@@ -234,69 +231,39 @@ std::int64_t CudnnPartScratch(const device::Stream& stream, const AttentionShape
                                   &CudnnPlans::PassState::parts, "of some blocks: ");
                 if (workspace) bytes = std::max(bytes.value_or(0), *workspace);
               });
-  return bytes ? Places(shape, own).workspace + CudnnRoundUp(CeilDivide(*bytes, kFloat)) : own;
+  return bytes ? Places(stream, shape).workspace + CudnnRoundUp(CeilDivide(*bytes, kFloat)) : own;
 }
 
-bool CudnnPartForward(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,
-                      const Matrix& qkv, const KeyValueBlock& block, const Matrix& out,
-                      const Matrix& lse, const Matrix& scratch) {
-  for (const Matrix& m : {qkv, block.data, out}) {
-    if (!OnCudnnBoundaries(m)) return false;
-  }
-  const auto served =
-      Serve(stream, shape, tasks, block, false, {qkv.stride, block.data.stride}, scratch);
-  if (!served) return false;
-  const auto& [window, problem, choice] = *served;
-  const Places places(stream, shape);
-  const std::int64_t rows = block.positions.Count(), dims = shape.head_dim;
-  const Matrix part = {scratch.Offset(places.part), Dtype::kBfloat16,
-                       problem.sequences * problem.queries, problem.out.stride, problem.out.stride};
-  float* const statistics = static_cast<float*>(scratch.Offset(places.statistics));
-  RunCudnn(stream, problem, choice,
-           {.query = window.OfQueries(qkv, dims).data,
-            .key = window.OfKeys(block.data, rows, false).data,
-            .value = window.OfKeys(block.data, rows, true).data,
-            .out = part.data,
-            .statistics = statistics,
-            .workspace = scratch.Offset(places.workspace)});
-  MergeAttention(stream, window.Queries(), part, statistics,
-                 {window.OfQueries(out, dims), window.OfQueries(ExactSum(shape, scratch), dims)},
-                 window.OfQueries(lse, 1));
-  return true;
-}
-
-bool CudnnPartBackward(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,
-                       const PartGradients& o) {
+bool CudnnPart(const AttentionPass& o) {
   for (const Matrix& m : {o.qkv, o.block.data, o.out, o.dout, o.dqkv, o.dblock}) {
-    if (!OnCudnnBoundaries(m)) return false;
+    if (!gpu::RowsAligned(m)) return false;
   }
-  const Strides strides = {o.qkv.stride, o.block.data.stride, o.out.stride, o.dout.stride,
-                           o.dblock.stride};
-  const auto served = Serve(stream, shape, tasks, o.block, true, strides, o.scratch);
+  const auto served = Serve(o);
   if (!served) return false;
   const auto& [window, problem, choice] = *served;
-  const Places places(stream, shape);
-  const std::int64_t rows = o.block.positions.Count(), dims = shape.head_dim;
-  const std::int64_t width = problem.dquery.stride;
+  const Places places(o.stream, o.shape);
+  const std::int64_t rows = o.block.positions.Count(), dims = o.shape.head_dim;
+  const std::int64_t width = window.Heads() * dims;
   const Matrix part = {o.scratch.Offset(places.part), Dtype::kBfloat16,
                        problem.sequences * problem.queries, width, width};
   float* const statistics = static_cast<float*>(o.scratch.Offset(places.statistics));
-  PackLse(stream, window.Queries(), window.OfQueries(o.lse, 1), statistics);
-  RunCudnn(stream, problem, choice,
+  if (o.backward) PackLse(o.stream, window.Queries(), window.OfQueries(o.lse, 1), statistics);
+  RunCudnn(o.stream, problem, choice,
            {.query = window.OfQueries(o.qkv, dims).data,
             .key = window.OfKeys(o.block.data, rows, false).data,
             .value = window.OfKeys(o.block.data, rows, true).data,
-            .out = window.OfQueries(o.out, dims).data,
+            .out = o.backward ? window.OfQueries(o.out, dims).data : part.data,
             .dout = window.OfQueries(o.dout, dims).data,
             .dquery = part.data,
             .dkey = window.OfKeys(o.dblock, rows, false).data,
             .dvalue = window.OfKeys(o.dblock, rows, true).data,
             .statistics = statistics,
             .workspace = o.scratch.Offset(places.workspace)});
-  MergeAttention(
-      stream, window.Queries(), part, nullptr,
-      {window.OfQueries(o.dqkv, dims), window.OfQueries(ExactSum(shape, o.scratch), dims)}, {});
-  window.ClearRest(stream, o.dblock, rows);
+  MergeAttention(o.stream, window.Queries(), part, o.backward ? nullptr : statistics,
+                 {window.OfQueries(o.backward ? o.dqkv : o.out, dims),
+                  window.OfQueries(ExactSum(o.shape, o.scratch), dims)},
+                 window.OfQueries(o.lse, 1));
+  if (o.backward) window.ClearRest(o.stream, o.dblock, rows);
   return true;
 }
 

@@ -6,7 +6,6 @@
 #include <compare>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,8 +14,6 @@
 
 #include "attention.hpp"
 #include "trireme/device/gpu.hpp"
-#include "trireme/kernels/attention.hpp"
-#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -35,59 +32,30 @@ std::string WhyNoFixedOrderOfCudnn(const device::Stream& stream);
 
 // Whether cuDNN can compute this pass for such a shape.
 bool CudnnHasPlan(const device::Stream& stream, const AttentionShape& shape, bool backward);
-// Elements (fp32) of scratch for the forward pass with such a shape or, with `backward`, for both
-// passes; 0 if cuDNN can compute neither. For a pass that it cannot compute, one line with the
-// reason goes to stderr.
+// Elements (fp32) of scratch for the forward pass with such a shape or, with `backward`, for both;
+// includes the `own` elements of our own kernels. Returns `own` if cuDNN can compute neither pass.
+// For a pass that it cannot compute, one line with the reason goes to stderr.
 std::int64_t CudnnAttentionScratch(const device::Stream& stream, const AttentionShape& shape,
-                                   bool backward);
-
-// kernels::AttentionForward and AttentionBackward for bf16 operands whose rows are aligned to 16
-// bytes. Return false, queue nothing and print a line to stderr if cuDNN cannot compute the shape
-// or strides. RunError if scratch was planned for the pass but is too small.
-bool CudnnAttentionForward(const device::Stream& stream, const AttentionShape& shape,
-                           const Matrix& qkv, const Matrix& out, const Matrix& lse,
-                           const Matrix& scratch);
-bool CudnnAttentionBackward(const device::Stream& stream, const AttentionShape& shape,
-                            const Matrix& qkv, const Matrix& out, const Matrix& dout,
-                            const Matrix& lse, const Matrix& dqkv, const Matrix& scratch);
-
-// Sequences of documents (cudnn_documents.cpp). Elements (fp32) of scratch for the forward pass
-// with such a shape or, with `backward`, for both; includes the `own` elements of our own kernels.
-// Returns `own` if cuDNN can compute neither pass.
-std::int64_t CudnnDocumentsScratch(const device::Stream& stream, const AttentionShape& shape,
                                    std::int64_t own, bool backward);
-// Whether cuDNN can compute this pass for such a shape.
-bool CudnnHasDocumentsPlan(const device::Stream& stream, const AttentionShape& shape,
-                           bool backward);
+
+// A pass over whole sequences, for bf16 operands. Returns false, queues nothing and prints a line
+// to stderr if cuDNN cannot compute the shape or strides. RunError if scratch was planned for the
+// pass but is too small.
+bool CudnnAttention(const AttentionPass& pass);
 // Queues a causal pass over the sequences whose documents fit into a plan's entries. Returns
 // [sequences] on the GPU: 1 for these sequences, 0 for those that our own kernels must compute.
 // Returns null, and queues nothing, if cuDNN cannot compute the shape or strides.
-const std::int32_t* CudnnDocuments(const device::Stream& stream, const AttentionShape& shape,
-                                   const DocumentOperands& operands, bool backward);
-
-// Whether rows are aligned to 16 bytes, as cuDNN requires.
-bool OnCudnnBoundaries(const Matrix& m);
+const std::int32_t* CudnnDocuments(const AttentionPass& pass);
 
 // Blocks of ring attention (cudnn_part.cpp), all of one size. Elements (fp32) of scratch for the
 // forward pass over the blocks of PositionsOf or, with `backward`, for both; includes the `own`
 // elements of our own kernels. Returns `own` if cuDNN can compute no block.
 std::int64_t CudnnPartScratch(const device::Stream& stream, const AttentionShape& shape,
                               std::int64_t own, bool backward);
-
-// kernels::AttentionPartForward and AttentionPartBackward. Return false, and queue nothing, if
-// CudnnPartScratch built no plan for the block. They leave the same in scratch as our own kernels
-// do, so that both can alternate between blocks.
-bool CudnnPartForward(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,
-                      const Matrix& qkv, const KeyValueBlock& block, const Matrix& out,
-                      const Matrix& lse, const Matrix& scratch);
-// Operands of AttentionPartBackward.
-struct PartGradients {
-  Matrix qkv;
-  KeyValueBlock block;
-  Matrix out, dout, lse, dqkv, dblock, scratch;
-};
-bool CudnnPartBackward(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,
-                       const PartGradients& operands);
+// A pass over a block. Returns false, and queues nothing, if CudnnPartScratch built no plan for the
+// block. It leaves the same in scratch as our own kernels do, so that both can alternate between
+// blocks.
+bool CudnnPart(const AttentionPass& pass);
 
 }  // namespace trireme::kernels::cuda
 
@@ -186,14 +154,6 @@ inline constexpr std::int64_t kFloat = sizeof(float);  // bytes per element of s
 // Rounds up a number of elements (fp32), so that what follows is aligned to 256 bytes.
 std::int64_t CudnnRoundUp(std::int64_t elements);
 
-// Strides of the operands of attention to whole sequences: elements from one row to the next.
-struct CudnnStrides {
-  std::int64_t qkv, out, dout = 0, dqkv = 0;
-};
-// The problem of a pass over whole sequences: with these strides, or with dense operands.
-CudnnProblem CudnnWhole(const AttentionShape& shape, bool backward, const CudnnStrides& strides);
-CudnnProblem CudnnWhole(const AttentionShape& shape, bool backward);
-
 // The problem of one piece and its plan. All pieces of a whole are equal.
 struct CudnnChoice {
   CudnnProblem problem;
@@ -228,17 +188,6 @@ class CudnnSearch {
   bool build_;
   std::string why_;  // reason of the last refusal
 };
-
-// Least workspace that is planned, in bytes: plans for shorter sequences may need a little
-// workspace when that of the longest needs none.
-inline constexpr std::int64_t kCudnnLeastWorkspace = std::int64_t{1} << 20;
-
-// Plan of a pass over whole sequences whose workspace begins at element `workspace` of scratch.
-// nullopt, with a warning, if cuDNN cannot compute it or rows of the operands are not aligned to 16
-// bytes. RunError if scratch was planned for the pass but is too small.
-std::optional<CudnnChoice> ChooseCudnn(const device::Stream& stream, const CudnnProblem& problem,
-                                       const Matrix& scratch, std::int64_t workspace,
-                                       std::initializer_list<Matrix> operands);
 
 // For a pass whose scratch is being planned: finds its plan and sets the flag `planned`. Returns
 // the bytes of its workspace; nullopt if cuDNN cannot compute it, with a line on stderr that gives

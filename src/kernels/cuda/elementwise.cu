@@ -22,8 +22,7 @@ struct AddOperation {
     SumOf<T> a[kCount], b[kCount];
     Load<kCount>(x.At(row, column), a);
     Load<kCount>(y.At(row, column), b);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) b[i] += a[i];
+    cuda::Add(b, a);
     Store<kCount>(b, y.At(row, column));
   }
   __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
@@ -43,15 +42,9 @@ struct ResidualOperation {
     SumOf<T> sum[kWidth], b[kWidth];
     Load<kWidth>(residual.At(row, column), sum);
     Load<kWidth>(branch.At(row, column), b);
-    if (bias != nullptr) {
-      SumOf<T> add[kWidth];
-      LoadConstant<kWidth>(bias + column, add);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) b[i] += add[i];
-    }
+    if (bias != nullptr) AddConstant<kWidth>(bias + column, b);
     if (place.Active()) RowDropout(place, row).template ApplyAndNote<kWidth>(column, b);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) sum[i] += b[i];
+    cuda::Add(sum, b);
     Store<kWidth>(sum, out.At(row, column));
   }
 };
@@ -114,7 +107,7 @@ void Clear(const device::Stream& stream, const Matrix& x) { Fill(stream, x, 0); 
 
 namespace {
 
-// The tanh form as x sigmoid(2u), which does not cancel (as in kernels/cpu/rows.cpp).
+// The tanh form as x sigmoid(2u), which does not cancel (as in kernels/cpu/rows.hpp).
 constexpr double kGeluScale = 0.79788456080286535588;
 constexpr double kGeluCubic = 0.044715;
 
@@ -139,10 +132,7 @@ __device__ __forceinline__ void AddBias(const HeldPack<T, kWidth>& held, T* pre,
                                         SumOf<T> (&values)[kWidth]) {
   held.Widen(values);
   if (bias == nullptr) return;
-  SumOf<T> add[kWidth];
-  LoadConstant<kWidth>(bias, add);
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) values[i] += add[i];
+  AddConstant<kWidth>(bias, values);
   const Pack<T, kWidth> rounded = NarrowPack<T>(values);
   StoreGlobal(rounded, pre);
   WidenPack(rounded, values);  // as rounded, since the backward pass will read these
@@ -241,13 +231,10 @@ struct ActivationGradient {
 // Calls body(std::integral_constant<ActivationKind, kind>{}).
 template <typename Body>
 void DispatchKind(ActivationKind kind, Body body) {
-  if (kind == ActivationKind::kRelu) {
-    body(std::integral_constant<ActivationKind, ActivationKind::kRelu>{});
-  } else if (kind == ActivationKind::kGelu) {
-    body(std::integral_constant<ActivationKind, ActivationKind::kGelu>{});
-  } else {
-    body(std::integral_constant<ActivationKind, ActivationKind::kSwiglu>{});
-  }
+  using enum ActivationKind;
+  kind == kRelu   ? body(std::integral_constant<ActivationKind, kRelu>{})
+  : kind == kGelu ? body(std::integral_constant<ActivationKind, kGelu>{})
+                  : body(std::integral_constant<ActivationKind, kSwiglu>{});
 }
 
 }  // namespace
@@ -367,11 +354,8 @@ struct DropoutOperation {
     SumOf<T> values[kWidth];
     Load<kWidth>(x.At(row, column), values);
     if (place.Active()) {
-      if (place.kept != nullptr) {
-        place.Apply(place.KeptFrom(row, column), values);
-      } else {
-        RowDropout(place, row).template Apply<kWidth>(column, values);
-      }
+      place.kept != nullptr ? place.Apply(place.KeptFrom(row, column), values)
+                            : RowDropout(place, row).template Apply<kWidth>(column, values);
     }
     Store<kWidth>(values, out.At(row, column));
   }

@@ -47,11 +47,8 @@ struct PositionOperation {
     SumOf<T> values[kWidth];
     Load<kWidth>(x.At(row, column), values);
     if (positions.data != nullptr) {
-      SumOf<T> add[kWidth];
       const std::uint32_t begin = begins == nullptr ? 0 : static_cast<std::uint32_t>(begins[row]);
-      LoadConstant<kWidth>(positions.At(place.PositionOf(row) - begin, column), add);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) values[i] += add[i];
+      AddConstant<kWidth>(positions.At(place.PositionOf(row) - begin, column), values);
     }
     if (place.Active()) RowDropout(place, row).template Apply<kWidth>(column, values);
     Store<kWidth>(values, x.At(row, column));
@@ -364,8 +361,7 @@ __global__ void __launch_bounds__(kMostThreads) PieceKernel(const Gradient<T> of
       if (i >= count || key == of.outside) return;  // the largest key: later rows have it too
       S values[kWidth];
       WidenPack(batch[j], values);
-#pragma unroll
-      for (int k = 0; k < kWidth; ++k) sums[k] += values[k];
+      cuda::Add(sums, values);
       const std::uint32_t next = keys[i + 2];
       if (next == key && i + 1 < count) continue;
       if (continued) {
@@ -415,8 +411,7 @@ __global__ void __launch_bounds__(kMostThreads) RunsKernel(const Gradient<T> of)
   for (unsigned piece = blockIdx.x + 1; piece <= last; ++piece) {
     S values[kWidth];
     Load<kWidth>(of.heads + piece * of.dim + column, values);
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) sums[k] += values[k];
+    cuda::Add(sums, values);
   }
   AddToWeight<kWidth>(of, key, column, sums);
 }
@@ -501,12 +496,7 @@ struct PositionRows {
   }
   __device__ __forceinline__ void Finish(unsigned group, std::int64_t column,
                                          Sum (&sums)[kWidth]) const {
-    Sum* const to = dpositions.At(place.PositionOf(group), column);
-    Sum old[kWidth];
-    Load<kWidth>(to, old);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) sums[i] += old[i];
-    Store<kWidth>(sums, to);
+    AddInto<kWidth>(sums, dpositions.At(place.PositionOf(group), column));
   }
 };
 

@@ -99,8 +99,10 @@ struct Product {
   bool fast_sums = false;  // fp8: sums stay in the tensor cores, with about 14 bits
 };
 
-// The product of two matrices, without an epilogue.
+// The product of two matrices, or of two operands, without an epilogue.
 Product MakeProduct(Form form_a, const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
+                    bool accumulate);
+Product MakeProduct(const Operand& a, const Operand& b, const Matrix& c, std::int64_t inner,
                     bool accumulate);
 
 // All properties on which an algorithm may depend. Alignments in bytes; 256 means 256 or more.
@@ -270,8 +272,6 @@ class Fp8 {
   // The operand that is stored at `data`, with `stride` columns, and has this tensor's scale.
   Operand OperandOf(int tensor, const std::byte* data, std::int64_t stride) const;
   void ForgetWeights();
-  void FindDelayedScale(const device::Stream& stream, const Matrix& x, int tensor);
-  void FindCurrentScale(const device::Stream& stream, const Matrix& x, int tensor) const;
   void Upload(const device::Stream& stream);
 
   device::Buffer memory_;  // of scales_

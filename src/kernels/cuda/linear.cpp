@@ -61,22 +61,6 @@ std::byte* Fp8::Place(int place, std::int64_t bytes) const {
   return static_cast<std::byte*>(rooms_[place].get());
 }
 
-// The scale comes from earlier steps; only a tensor seen for the first time is measured now.
-void Fp8::FindDelayedScale(const device::Stream& stream, const Matrix& x, int tensor) {
-  char& met = met_[static_cast<std::size_t>(tensor)];
-  if (met != 0) return;
-  Fp8Largest(stream, x, scales_.largest + tensor);
-  Fp8FirstScale(stream, scales_, tensor);
-  met = 1;
-}
-
-void Fp8::FindCurrentScale(const device::Stream& stream, const Matrix& x, int tensor) const {
-  unsigned* const largest = scales_.largest + tensor;
-  device::SetZero(stream, largest, sizeof(*largest));
-  Fp8Largest(stream, x, largest);
-  Fp8FirstScale(stream, scales_, tensor);
-}
-
 int Fp8::FindScale(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
                    int place) {
   int tensor = site * kFp8Roles + static_cast<int>(role);
@@ -86,11 +70,14 @@ int Fp8::FindScale(const device::Stream& stream, int site, Fp8Role role, const M
                    "This is a bug in Trireme.");
   }
   if (training_) {
-    FindDelayedScale(stream, x, tensor);
+    // The scale comes from earlier steps; only a tensor seen for the first time is measured now.
+    if (std::exchange(met_[static_cast<std::size_t>(tensor)], 1) != 0) return tensor;
   } else {
     tensor = scales_.tensors + place * kFp8Roles + static_cast<int>(role);
-    FindCurrentScale(stream, x, tensor);
+    device::SetZero(stream, scales_.largest + tensor, sizeof *scales_.largest);
   }
+  Fp8Largest(stream, x, scales_.largest + tensor);
+  Fp8FirstScale(stream, scales_, tensor);
   return tensor;
 }
 
@@ -248,26 +235,11 @@ void Fp8::Upload(const device::Stream& stream) {
 
 namespace {
 
-// c = a b^T; the inner index is contiguous in both.
-Product ProductOf(const Operand& a, Operand b, const Matrix& c, std::int64_t inner) {
-  Product product;
-  product.a = a;
-  product.b = b;
-  product.b.form = Form::kTransposed;
-  product.c = c.data;
-  product.c_type = TypeOf(c.dtype);
-  product.rows = c.rows;
-  product.columns = c.columns;
-  product.inner = inner;
-  product.c_stride = c.stride;
-  return product;
-}
-
-// Whether each row is aligned to 16 bytes.
-bool IsAligned(const Matrix& m) {
-  constexpr std::uintptr_t kBytes = 16;
-  const auto stride = static_cast<std::uintptr_t>(m.stride) * SizeOf(m.dtype);
-  return reinterpret_cast<std::uintptr_t>(m.data) % kBytes == 0 && stride % kBytes == 0;
+// c = a b^T, or c += with `accumulate`; the inner index is contiguous in both.
+Product ProductOf(const Operand& a, Operand b, const Matrix& c, std::int64_t inner,
+                  bool accumulate = false) {
+  b.form = Form::kTransposed;
+  return MakeProduct(a, b, c, inner, accumulate);
 }
 
 // Whether fp8 suits a product of x with a matrix of `columns` columns, wherever its result goes.
@@ -288,7 +260,7 @@ const Fp8Transposes& TransposesOf(const Linear& linear) {
 // rows of y are aligned to 16 bytes.
 bool Fp8Takes(const device::Stream& stream, const Linear& linear, const Matrix& x,
               const Matrix& y) {
-  return IsForFp8(stream, linear, x, y.columns) && y.dtype == x.dtype && IsAligned(y);
+  return IsForFp8(stream, linear, x, y.columns) && y.dtype == x.dtype && gpu::RowsAligned(y);
 }
 
 // y = x form(weight) + bias; bias may be Empty().
@@ -302,15 +274,11 @@ bool Fp8Forward(const device::Stream& stream, const Linear& linear, const Matrix
   const Operand b = fp8.Weight(stream, linear, transposed);
   Product product = ProductOf(a, b, y, x.columns);
   product.fast_sums = true;  // as is usual: only gradients need the more precise sums
-  const bool with_bias = !bias.Empty() && bias.dtype == y.dtype;
-  product.epilogue = with_bias ? Epilogue::kBias : Epilogue::kNone;
-  product.bias = with_bias ? bias.data : nullptr;
-  if (GpuLibrariesOf(stream).Run(stream, product)) {
-    if (!bias.Empty() && !with_bias) AddBias(stream, y, bias);
-    return true;
+  if (!bias.Empty() && bias.dtype == y.dtype) {
+    Product biased = product;
+    biased.epilogue = Epilogue::kBias, biased.bias = bias.data;
+    if (GpuLibrariesOf(stream).Run(stream, biased)) return true;
   }
-  product.epilogue = Epilogue::kNone;
-  product.bias = nullptr;
   Multiply(stream, product);
   if (!bias.Empty()) AddBias(stream, y, bias);
   return true;
@@ -332,7 +300,8 @@ bool Fp8InputGradient(const device::Stream& stream, const Linear& linear, const 
 // dweight += x^T dy, or its transpose if linear.form is kTransposed.
 bool Fp8WeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
                        const Matrix& dy, const Matrix& dweight) {
-  if (!IsForFp8(stream, linear, x, dy.columns) || dy.dtype != x.dtype || !IsAligned(dweight)) {
+  if (!IsForFp8(stream, linear, x, dy.columns) || dy.dtype != x.dtype ||
+      !gpu::RowsAligned(dweight)) {
     return false;
   }
   Fp8& fp8 = GpuLibrariesOf(stream).Quantiser();
@@ -341,10 +310,8 @@ bool Fp8WeightGradient(const device::Stream& stream, const Linear& linear, const
   const Operand gradients =
       fp8.Transposed(stream, linear.site, Fp8Role::kGradient, dy, TransposesOf(linear).dy);
   const bool transposed = linear.form == Form::kTransposed;
-  Product product =
-      ProductOf(transposed ? gradients : values, transposed ? values : gradients, dweight, x.rows);
-  product.accumulate = true;
-  Multiply(stream, product);
+  Multiply(stream, ProductOf(transposed ? gradients : values, transposed ? values : gradients,
+                             dweight, x.rows, true));
   return true;
 }
 

@@ -34,20 +34,17 @@ struct RowTeams {
 // most_lanes threads per row.
 RowTeams TeamsOf(std::int64_t accesses, int most_chunks, std::int64_t most_lanes,
                  std::int64_t block_threads) {
-  RowTeams teams;
-  std::int64_t lanes = 0;
-  if (accesses <= kWarpLanes) {
-    lanes = static_cast<std::int64_t>(
-        std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(accesses, 1))));
-  } else {
-    const std::int64_t needed = (accesses + most_chunks - 1) / most_chunks;
-    lanes = std::min((needed + kWarpLanes - 1) / kWarpLanes * kWarpLanes, most_lanes);
+  std::int64_t lanes = static_cast<std::int64_t>(
+      std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(accesses, 1))));
+  if (accesses > kWarpLanes) {
+    const std::int64_t warps =
+        CeilDivide(CeilDivide(accesses, std::int64_t{most_chunks}), std::int64_t{kWarpLanes});
+    lanes = std::min(warps * kWarpLanes, most_lanes);
   }
-  const std::int64_t chunks = (accesses + lanes - 1) / lanes;
-  teams.chunks = chunks <= most_chunks ? static_cast<int>(chunks) : 0;
-  teams.lanes = static_cast<unsigned>(lanes);
-  teams.rows = static_cast<unsigned>(std::max<std::int64_t>(block_threads / lanes, 1));
-  return teams;
+  const std::int64_t chunks = CeilDivide(accesses, lanes);
+  return {static_cast<unsigned>(lanes),
+          static_cast<unsigned>(std::max<std::int64_t>(block_threads / lanes, 1)),
+          chunks <= most_chunks ? static_cast<int>(chunks) : 0};
 }
 
 // Replaces each value by its sum over a group of `lanes` neighbouring lanes (a power of two; more
@@ -143,15 +140,9 @@ struct ResidualRows {
     SumOf<T> b[kWidth];
     held.residual.Widen(values);
     held.branch.Widen(b);
-    if (bias != nullptr) {
-      SumOf<T> add[kWidth];
-      LoadConstant<kWidth>(bias + column, add);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) b[i] += add[i];
-    }
+    if (bias != nullptr) AddConstant<kWidth>(bias + column, b);
     if (place.Active()) RowDropout(place, row).template ApplyAndNote<kWidth>(column, b);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) values[i] += b[i];
+    cuda::Add(values, b);
     const Pack<T, kWidth> rounded = NarrowPack<T>(values);
     StoreGlobal(rounded, sum.At(row, column));
     WidenPack(rounded, values);
@@ -333,8 +324,7 @@ __device__ __forceinline__ void LoadGradient(const Operands<T>& of, std::int64_t
   if (two) {
     SumOf<T> add[kWidth];
     more.Widen(add);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) d[i] += add[i];
+    cuda::Add(d, add);
   }
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) h[i] = (h[i] - mean) * rstd;
@@ -374,8 +364,7 @@ __device__ __forceinline__ void StoreGradient(const Operands<T>& of, std::int64_
   if (of.residual.data != nullptr) {
     SumOf<T> add[kWidth];
     awaited.residual.Widen(add);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) dx[i] += add[i];
+    cuda::Add(dx, add);
   }
   const Pack<T, kWidth> rounded = NarrowPack<T>(dx);
   StoreGlobal(rounded, of.dx.At(row, column));

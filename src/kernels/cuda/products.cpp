@@ -18,18 +18,11 @@ namespace trireme::kernels::cuda {
 namespace {
 
 const char* NameOf(cudaDataType_t type) {
-  switch (type) {
-    case CUDA_R_16BF:
-      return "bf16";
-    case CUDA_R_64F:
-      return "fp64";
-    case CUDA_R_8F_E4M3:
-      return "e4m3";
-    case CUDA_R_8F_E5M2:
-      return "e5m2";
-    default:
-      return "fp32";
-  }
+  return type == CUDA_R_16BF      ? "bf16"
+         : type == CUDA_R_64F     ? "fp64"
+         : type == CUDA_R_8F_E4M3 ? "e4m3"
+         : type == CUDA_R_8F_E5M2 ? "e5m2"
+                                  : "fp32";
 }
 
 struct EpilogueFacts {
@@ -102,15 +95,17 @@ Product MakeProduct(Form form_a, const Matrix& a, Form form_b, const Matrix& b, 
                                trireme::NameOf(b.dtype), trireme::NameOf(c.dtype)),
                    "This is a bug in Trireme.");
   }
+  return MakeProduct({a.data, TypeOf(a.dtype), form_a, a.stride},
+                     {b.data, TypeOf(b.dtype), form_b, b.stride}, c,
+                     form_a == Form::kPlain ? a.columns : a.rows, accumulate);
+}
+
+Product MakeProduct(const Operand& a, const Operand& b, const Matrix& c, std::int64_t inner,
+                    bool accumulate) {
   Product product;
-  product.a = {a.data, TypeOf(a.dtype), form_a, a.stride};
-  product.b = {b.data, TypeOf(b.dtype), form_b, b.stride};
-  product.c = c.data;
-  product.c_type = TypeOf(c.dtype);
-  product.rows = c.rows;
-  product.columns = c.columns;
-  product.inner = form_a == Form::kPlain ? a.columns : a.rows;
-  product.c_stride = c.stride;
+  product.a = a, product.b = b;
+  product.c = c.data, product.c_type = TypeOf(c.dtype), product.c_stride = c.stride;
+  product.rows = c.rows, product.columns = c.columns, product.inner = inner;
   product.accumulate = accumulate;
   return product;
 }
@@ -311,34 +306,6 @@ class Stopwatch {
   device::Event begin_, end_;
 };
 
-// Work of about kLeadSeconds for the GPU: writes zeros to the library's workspace (whose contents
-// nobody needs), in pieces that cost the host far less time than the GPU.
-class Lead {
- public:
-  Lead(const device::Stream& stream, Stopwatch& stopwatch) : stream_(stream) {
-    constexpr int kPieces = 8, kMostPieces = 64;
-    const std::int64_t room = stream.gpu->workspace_bytes;
-    bytes_ = std::min(std::int64_t{1} << 20, room);
-    QueuePiece();  // the first call may load code
-    double seconds = stopwatch.Seconds([&] { QueuePiece(); });
-    while (bytes_ < room && 4 * bytes_ <= room && seconds < kLeadSeconds / kPieces) {
-      bytes_ *= 4;
-      seconds = stopwatch.Seconds([&] { QueuePiece(); });
-    }
-    pieces_ = static_cast<int>(std::clamp(kLeadSeconds / seconds, 1.0, double{kMostPieces}));
-  }
-  void Queue() const {
-    for (int i = 0; i < pieces_; ++i) QueuePiece();
-  }
-
- private:
-  void QueuePiece() const { device::SetZero(stream_, stream_.gpu->workspace, bytes_); }
-
-  const device::Stream& stream_;
-  std::int64_t bytes_ = 0;
-  int pieces_ = 1;
-};
-
 // Number of runs to time together, given the seconds of one.
 int RunsFor(double seconds) {
   const double once = std::max(seconds, std::numeric_limits<double>::min());
@@ -346,22 +313,39 @@ int RunsFor(double seconds) {
                     kMostRuns);
 }
 
-// Average seconds of one run of what a call queues.
+// Average seconds of one run of what a call queues. Before the runs the GPU writes zeros to the
+// library's workspace (whose contents nobody needs) for about kLeadSeconds, in pieces that cost the
+// host far less time than the GPU.
 class Timing {
  public:
-  explicit Timing(const device::Stream& stream) : stopwatch_(stream), lead_(stream, stopwatch_) {}
+  explicit Timing(const device::Stream& stream) : stream_(stream), stopwatch_(stream) {
+    constexpr int kPieces = 8, kMostPieces = 64;
+    const std::int64_t room = stream.gpu->workspace_bytes;
+    bytes_ = std::min(std::int64_t{1} << 20, room);
+    QueuePiece();  // the first call may load code
+    double seconds = stopwatch_.Seconds([&] { QueuePiece(); });
+    while (bytes_ < room && 4 * bytes_ <= room && seconds < kLeadSeconds / kPieces) {
+      bytes_ *= 4;
+      seconds = stopwatch_.Seconds([&] { QueuePiece(); });
+    }
+    pieces_ = static_cast<int>(std::clamp(kLeadSeconds / seconds, 1.0, double{kMostPieces}));
+  }
   template <typename Run>
   double Seconds(const Run& run, int runs) {
     run();  // the first call may load code
-    lead_.Queue();
+    for (int i = 0; i < pieces_; ++i) QueuePiece();
     return stopwatch_.Seconds([&] {
       for (int i = 0; i < runs; ++i) run();
     }) / runs;
   }
 
  private:
+  void QueuePiece() const { device::SetZero(stream_, stream_.gpu->workspace, bytes_); }
+
+  const device::Stream& stream_;
   Stopwatch stopwatch_;
-  Lead lead_;
+  std::int64_t bytes_ = 0;
+  int pieces_ = 1;
 };
 
 // Returns the fastest proposed algorithm, timed on the real operands: product.c is overwritten if

@@ -110,17 +110,13 @@ __global__ void __launch_bounds__(kReduceThreads)
         source.Term(rows.first + (k + r * step) * rows.step, column, values[r]);
       }
 #pragma unroll
-      for (int r = 0; r < kAtOnce; ++r) {
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i) sums[i] += values[r][i];
-      }
+      for (int r = 0; r < kAtOnce; ++r) Add(sums, values[r]);
     }
 #pragma unroll 1
     for (; k < rows.count; k += step) {
       S values[kWidth];
       source.Term(rows.first + k * rows.step, column, values);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) sums[i] += values[i];
+      Add(sums, values);
     }
   }
   S* const shared = device::cuda::SharedMemory<S>();  // [blockDim.y, blockDim.x, kWidth]
@@ -134,8 +130,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   if (threadIdx.y > 0 || chunk >= chunks) return;
   for (unsigned y = 1; y < blockDim.y; ++y) {
     pack = LoadPack<kWidth>(own + y * along);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) sums[i] += pack.values[i];
+    Add(sums, pack.values);
   }
   source.Finish(group, column, sums);
 }

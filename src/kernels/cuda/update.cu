@@ -182,7 +182,7 @@ void UpdateAll(const device::Stream& stream, std::span<const UpdateRange> ranges
 
 void AdamW(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
            const UpdateScalars* scalars, bool clear) {
-  DispatchSum(dtype, [&](auto zero) {
+  DispatchDtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     UpdateAll<T, AdamWRule<T>>(stream, ranges, scalars, clear);
   });
@@ -198,7 +198,7 @@ void Lion(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange
 
 void GradientDescent(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
                      const UpdateScalars* scalars, bool clear) {
-  DispatchSum(dtype, [&](auto zero) {
+  DispatchDtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     UpdateAll<T, DescentRule<T>>(stream, ranges, scalars, clear);
   });

@@ -59,15 +59,7 @@ __device__ __forceinline__ T Narrow(SumOf<T> value) {
 template <typename Body>
 decltype(auto) Dispatch(Dtype type, Body&& body) {
   if (type == Dtype::kBfloat16) return std::forward<Body>(body)(Bf16{});
-  if (type == Dtype::kFloat64) return std::forward<Body>(body)(double{});
-  return std::forward<Body>(body)(float{});
-}
-
-// The same for operands of the sums' type: fp32 or fp64.
-template <typename Body>
-decltype(auto) DispatchSum(Dtype type, Body&& body) {
-  if (type == Dtype::kFloat64) return std::forward<Body>(body)(double{});
-  return std::forward<Body>(body)(float{});
+  return DispatchDtype(type, std::forward<Body>(body));
 }
 
 // e^x in two instructions, for results that are rounded to bf16 in the end.
@@ -190,6 +182,28 @@ __device__ __forceinline__ void LoadConstant(const T* from, SumOf<T> (&values)[k
 template <int kWidth, typename T>
 __device__ __forceinline__ void Store(const SumOf<T> (&values)[kWidth], T* to) {
   StoreGlobal(NarrowPack<T>(values), to);
+}
+
+// values += x.
+template <int kWidth, typename S>
+__device__ __forceinline__ void Add(S (&values)[kWidth], const S (&x)[kWidth]) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) values[i] += x[i];
+}
+// values += from[0, kWidth), loaded by LoadConstant.
+template <int kWidth, typename T>
+__device__ __forceinline__ void AddConstant(const T* from, SumOf<T> (&values)[kWidth]) {
+  SumOf<T> x[kWidth];
+  LoadConstant<kWidth>(from, x);
+  Add(values, x);
+}
+// to += values; `values` become the sums, too.
+template <int kWidth, typename S>
+__device__ __forceinline__ void AddInto(S (&values)[kWidth], S* to) {
+  S old[kWidth];
+  Load<kWidth>(to, old);
+  Add(values, old);
+  Store<kWidth>(values, to);
 }
 
 // A matrix for kernels: T may be const; data is null if the matrix was Empty().

@@ -4,8 +4,6 @@
 // into shared memory, one kernel does both, with one read and one write. A thread's sums have the
 // sums' type, a row's are fp64; their order depends only on shape and targets, and is the same
 // either way.
-#include "cuda/vocabulary.cuh"
-
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -21,6 +19,16 @@
 namespace trireme::kernels::cuda {
 
 namespace {
+
+// Arguments that all rows share. targets: [rows] on the GPU, < 0: masked; first: first token of
+// this slice; vocabulary: tokens of all slices; parts: number of slices.
+struct VocabularyRows {
+  const std::int32_t* targets = nullptr;
+  std::int32_t first = 0;
+  std::int64_t vocabulary = 0;
+  double smoothing = 0;
+  int parts = 1;
+};
 
 constexpr int kMostThreads = 512;
 constexpr int kMostWarps = kMostThreads / kWarpLanes;
@@ -186,7 +194,7 @@ __device__ __forceinline__ void StatisticsOfRow(const T* from, std::int64_t colu
 // logits: [rows, columns]; grid: rows.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads)
-    StatisticsKernel(View<const T> logits, std::int64_t columns, VocabularyRows rows,
+    StatisticsKernel(View<T> logits, std::int64_t columns, VocabularyRows rows,
                      double* statistics) {
   __shared__ double shared[3][kMostWarps];  // as in ToFirstWarp
   const auto row = static_cast<std::int64_t>(blockIdx.x);
@@ -319,64 +327,26 @@ unsigned ThreadsOfRow(std::int64_t columns, int width) {
   return std::bit_ceil(static_cast<unsigned>(wanted));
 }
 
-// Calls body(T{}, width, threads) for the type of the logits and the width of accesses. Does
-// nothing if there are no rows.
-template <typename Body>
-void ForLogits(const Matrix& logits, const Body& body) {
+// Calls body(T{}, width) for the type of the logits and the width of accesses; it returns a kernel
+// (view of the logits, arguments...), which is launched with a block per row. Does nothing if there
+// are no rows.
+template <typename KernelOf, typename... Arguments>
+void ForLogits(const device::Stream& stream, const Matrix& logits, bool rows_in_shared,
+               const KernelOf& kernel_of, const Arguments&... arguments) {
   if (logits.rows == 0) return;
   Dispatch(logits.dtype, [&](auto zero) {
     using T = decltype(zero);
     WithWidth<T>(RowsOnVectorBoundaries(logits), [&](auto width) {
-      body(zero, width, dim3(ThreadsOfRow(logits.columns, width.value)));
+      const std::int64_t bytes = rows_in_shared ? logits.columns * std::int64_t{sizeof(T)} : 0;
+      device::cuda::Launch(device::cuda::Queue(stream), kernel_of(zero, width),
+                           dim3(static_cast<unsigned>(logits.rows)),
+                           dim3(ThreadsOfRow(logits.columns, width.value)),
+                           static_cast<std::size_t>(bytes), ViewOf<T>(logits), arguments...);
     });
   });
 }
 
-dim3 BlockPerRow(std::int64_t rows) { return dim3(static_cast<unsigned>(rows)); }
-
 }  // namespace
-
-void LogitStatistics(const device::Stream& stream, const Matrix& logits, const VocabularyRows& rows,
-                     double* statistics) {
-  // An empty slice has statistics too; they do not change those of the whole row.
-  ForLogits(logits, [&](auto zero, auto width, dim3 threads) {
-    using T = decltype(zero);
-    device::cuda::Launch(device::cuda::Queue(stream), StatisticsKernel<T, width.value>,
-                         BlockPerRow(logits.rows), threads, 0, ViewOf<const T>(logits),
-                         logits.columns, rows, statistics);
-  });
-}
-
-void LogitStatisticsAndGradients(const device::Stream& stream, const Matrix& logits,
-                                 const VocabularyRows& rows, double* statistics) {
-  ForLogits(logits, [&](auto zero, auto width, dim3 threads) {
-    using T = decltype(zero);
-    const std::size_t bytes = static_cast<std::size_t>(logits.columns) * sizeof(T);
-    device::cuda::Launch(device::cuda::Queue(stream), WholeRowKernel<T, width.value>,
-                         BlockPerRow(logits.rows), threads, bytes, ViewOf<T>(logits),
-                         logits.columns, rows, statistics);
-  });
-}
-
-void LogitLosses(const device::Stream& stream, std::int64_t count, const VocabularyRows& rows,
-                 const double* statistics, double* losses) {
-  constexpr std::int64_t kRowsEach = 128;
-  if (count == 0) return;
-  const auto blocks = static_cast<unsigned>(CeilDivide(count, kRowsEach));
-  device::cuda::Launch(device::cuda::Queue(stream), LossesKernel, dim3(blocks),
-                       dim3(static_cast<unsigned>(kRowsEach)), 0, count, rows, statistics, losses);
-}
-
-void LogitGradients(const device::Stream& stream, const Matrix& logits, const VocabularyRows& rows,
-                    const double* statistics) {
-  if (logits.columns == 0) return;
-  ForLogits(logits, [&](auto zero, auto width, dim3 threads) {
-    using T = decltype(zero);
-    device::cuda::Launch(device::cuda::Queue(stream), GradientKernel<T, width.value>,
-                         BlockPerRow(logits.rows), threads, 0, ViewOf<T>(logits), logits.rows,
-                         logits.columns, rows, statistics);
-  });
-}
 
 // The vocabulary head on the GPU: all logits of a tile are in device memory, [rows, slice], and are
 // replaced by their gradient. VocabularyGradient adds to dweight, everything else overwrites. If
@@ -412,28 +382,53 @@ bool AtOnce(const device::Stream& stream, const VocabularyTile& tile) {
 
 }  // namespace
 
+void LogitStatistics(const device::Stream& stream, const VocabularyTile& tile, const Matrix& logits,
+                     double* statistics) {
+  const bool at_once = AtOnce(stream, tile);
+  // An empty slice has statistics too; they do not change those of the whole row.
+  ForLogits(
+      stream, logits, at_once,
+      [&](auto zero, auto width) {
+        using T = decltype(zero);
+        return at_once ? WholeRowKernel<T, width.value> : StatisticsKernel<T, width.value>;
+      },
+      logits.columns, RowsOf(tile, 1), statistics);
+}
+
+void LogitGradients(const device::Stream& stream, const VocabularyTile& tile, const Matrix& logits,
+                    const double* statistics, int parts) {
+  if (logits.columns == 0 || AtOnce(stream, tile)) return;
+  ForLogits(
+      stream, logits, false,
+      [](auto zero, auto width) { return GradientKernel<decltype(zero), width.value>; },
+      logits.rows, logits.columns, RowsOf(tile, parts), statistics);
+}
+
 void VocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,
                           const Matrix& scratch, double* statistics) {
   const Matrix logits = LogitsOf(tile, scratch);
   cuda::MatrixMultiply(stream, Form::kPlain, tile.x, Form::kTransposed,
                        WithSpareRows(tile.weight, tile.spare), WithSpareColumns(logits, tile.spare),
                        false);
-  const auto statistics_of = AtOnce(stream, tile) ? LogitStatisticsAndGradients : LogitStatistics;
-  statistics_of(stream, logits, RowsOf(tile, 1), statistics);
+  LogitStatistics(stream, tile, logits, statistics);
 }
 
 void VocabularyLosses(const device::Stream& stream, const VocabularyTile& tile,
                       const double* statistics, int parts, double* losses) {
-  LogitLosses(stream, tile.x.rows, RowsOf(tile, parts), statistics, losses);
+  constexpr std::int64_t kRowsEach = 128;
+  const std::int64_t count = tile.x.rows;
+  if (count == 0) return;
+  const auto blocks = static_cast<unsigned>(CeilDivide(count, kRowsEach));
+  device::cuda::Launch(device::cuda::Queue(stream), LossesKernel, dim3(blocks),
+                       dim3(static_cast<unsigned>(kRowsEach)), 0, count, RowsOf(tile, parts),
+                       statistics, losses);
 }
 
 void VocabularyGradient(const device::Stream& stream, const VocabularyTile& tile,
                         const Matrix& scratch, const double* statistics, int parts,
                         const Matrix& dx, const Matrix& dweight) {
   const Matrix logits = LogitsOf(tile, scratch);
-  if (!AtOnce(stream, tile)) {
-    LogitGradients(stream, logits, RowsOf(tile, parts), statistics);
-  }
+  LogitGradients(stream, tile, logits, statistics, parts);
   const Matrix whole = WithSpareColumns(logits, tile.spare);
   cuda::MatrixMultiply(stream, Form::kPlain, whole, Form::kPlain,
                        WithSpareRows(tile.weight, tile.spare), dx, false);

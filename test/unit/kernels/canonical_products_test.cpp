@@ -11,6 +11,7 @@
 
 #include "held_matrix.hpp"
 #include "kernels/backends.hpp"
+#include "kernels/cpu/matrix_library.hpp"
 #include "kernels/cpu/product/multiply.hpp"
 #include "kernels/cpu/thin_product.hpp"
 #include "trireme/kernels/linear.hpp"
@@ -76,8 +77,8 @@ void Check(std::int64_t m, std::int64_t n, std::int64_t k) {
     Reference(x.form_a, a, x.form_b, b, want, x.accumulate);
     for (const kernels::ProductSet& set : kernels::UsableProductSets()) {
       const Held<T> got = start;
-      kernels::ProductMultiply(set, {.threads = x.threads, .canonical = true}, x.form_a, a.View(),
-                               x.form_b, b.View(), got.View(), x.accumulate);
+      kernels::ProductMultiply(set, {.threads = x.threads, .canonical = true},
+                               {x.form_a, a.View(), x.form_b, b.View(), got.View(), x.accumulate});
       EXPECT_TRUE(got.SameBits(want))
           << set.name << " " << m << " x " << n << " x " << k << " forms " << !plain_a << !plain_b
           << (x.accumulate ? " accumulated, " : ", ") << x.threads << " threads";

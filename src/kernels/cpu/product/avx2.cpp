@@ -8,25 +8,10 @@ namespace trireme::kernels {
 
 namespace {
 
-// Mask with the first `count` elements set.
-__m256i Mask(int count) {
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-__m256i WideMask(int count) {
-  return _mm256_cmpgt_epi64(_mm256_set1_epi64x(count), _mm256_setr_epi64x(0, 1, 2, 3));
-}
-
-struct Float8 {
-  using Scalar = float;
-  using Register = __m256;
-  static constexpr int kLanes = 8;
-  static Register Zero() { return _mm256_setzero_ps(); }
-  static Register Broadcast(float x) { return _mm256_set1_ps(x); }
-  static Register Load(const float* x) { return _mm256_loadu_ps(x); }
+struct Float8 : Vector<float, 32> {
+  static __m256i Mask(int count) { return reinterpret_cast<__m256i>(First(count)); }
   static Register LoadPart(const float* x, int count) { return _mm256_maskload_ps(x, Mask(count)); }
-  static void Store(float* x, Register y) { _mm256_storeu_ps(x, y); }
-  static void StorePart(float* x, int count, Register y) { _mm256_maskstore_ps(x, Mask(count), y); }
-  static Register Add(Register x, Register y) { return _mm256_add_ps(x, y); }
+  static void StorePart(float* x, Register y, int count) { _mm256_maskstore_ps(x, Mask(count), y); }
   static Register MultiplyAdd(Register x, Register y, Register z) {
     return _mm256_fmadd_ps(x, y, z);
   }
@@ -50,21 +35,14 @@ struct Float8 {
   }
 };
 
-struct Double4 {
-  using Scalar = double;
-  using Register = __m256d;
-  static constexpr int kLanes = 4;
-  static Register Zero() { return _mm256_setzero_pd(); }
-  static Register Broadcast(double x) { return _mm256_set1_pd(x); }
-  static Register Load(const double* x) { return _mm256_loadu_pd(x); }
+struct Double4 : Vector<double, 32> {
+  static __m256i Mask(int count) { return reinterpret_cast<__m256i>(First(count)); }
   static Register LoadPart(const double* x, int count) {
-    return _mm256_maskload_pd(x, WideMask(count));
+    return _mm256_maskload_pd(x, Mask(count));
   }
-  static void Store(double* x, Register y) { _mm256_storeu_pd(x, y); }
-  static void StorePart(double* x, int count, Register y) {
-    _mm256_maskstore_pd(x, WideMask(count), y);
+  static void StorePart(double* x, Register y, int count) {
+    _mm256_maskstore_pd(x, Mask(count), y);
   }
-  static Register Add(Register x, Register y) { return _mm256_add_pd(x, y); }
   static Register MultiplyAdd(Register x, Register y, Register z) {
     return _mm256_fmadd_pd(x, y, z);
   }

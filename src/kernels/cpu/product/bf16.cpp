@@ -9,33 +9,26 @@ namespace trireme::kernels {
 
 namespace {
 
-struct Bf16x32 {
-  using Scalar = float;
+struct Bf16x32 : Vector<float, 64> {
   using Word = Bf16Pair;
-  using Register = __m512;
-  using Operand = __m512i;  // 16 pairs
-  static constexpr int kLanes = 16;
+  using Operand = Register;  // 16 pairs
 
-  static __mmask16 First(std::int64_t count) {
+  static __mmask16 Mask(std::int64_t count) {
     return static_cast<__mmask16>(count >= kLanes ? 0xFFFF : count <= 0 ? 0 : (1u << count) - 1);
   }
-  static Register Zero() { return _mm512_setzero_ps(); }
-  static Register Load(const float* x) { return _mm512_loadu_ps(x); }
   static Register LoadPart(const float* x, std::int64_t count) {
-    return _mm512_maskz_loadu_ps(First(count), x);
+    return _mm512_maskz_loadu_ps(Mask(count), x);
   }
-  static void Store(float* x, Register y) { _mm512_storeu_ps(x, y); }
-  static void StorePart(float* x, std::int64_t count, Register y) {
-    _mm512_mask_storeu_ps(x, First(count), y);
+  static void StorePart(float* x, Register y, std::int64_t count) {
+    _mm512_mask_storeu_ps(x, Mask(count), y);
   }
-  static Register Add(Register x, Register y) { return _mm512_add_ps(x, y); }
 
-  static Operand LoadWords(const Word* x) { return _mm512_loadu_si512(x); }
-  static void StoreWords(Word* x, Operand y) { _mm512_storeu_si512(x, y); }
+  static Operand LoadWords(const Word* x) { return _mm512_loadu_ps(x); }
+  static void StoreWords(Word* x, Operand y) { _mm512_storeu_ps(x, y); }
   static Operand Broadcast(Word x) {
     std::int32_t bits;
     __builtin_memcpy(&bits, &x, sizeof bits);
-    return _mm512_set1_epi32(bits);
+    return reinterpret_cast<Operand>(_mm512_set1_epi32(bits));
   }
   static Register MultiplyAdd(Operand x, Operand y, Register z) {
     return _mm512_dpbf16_ps(z, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(y));
@@ -43,7 +36,7 @@ struct Bf16x32 {
 
   // Rounds both (to nearest, ties to even) and returns [low, high].
   static Operand Round(Register low, Register high) {
-    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+    return reinterpret_cast<Operand>(_mm512_cvtne2ps_pbh(high, low));
   }
   // Packed words of one lane: its first `present` inner indices, then zeros.
   static Operand LoadInner(const float* x, std::int64_t present) {
@@ -62,26 +55,10 @@ struct Bf16x32 {
     for (int i = 0; i < kWidth; i += kLanes) {
       const std::int64_t lanes = (present < kWidth ? present : kWidth) - i;
       const Register first = LoadPart(from + i, lanes);
-      const Register second = inner > 1 ? LoadPart(from + inner_stride + i, lanes) : Zero();
-      _mm512_mask_storeu_epi32(to + i, First(kWidth - i),
-                               _mm512_permutexvar_epi16(pairs, Round(first, second)));
-    }
-  }
-  // Four rounds, each interleaving the first half of the block's rows with the second.
-  static void Transpose(Operand* block) {
-    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    const __m512i high =
-        _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-#pragma GCC unroll 4
-    for (int round = 0; round < 4; ++round) {
-      Operand next[16];
-#pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) {
-        next[2 * i] = _mm512_permutex2var_epi32(block[i], low, block[i + 8]);
-        next[2 * i + 1] = _mm512_permutex2var_epi32(block[i], high, block[i + 8]);
-      }
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) block[i] = next[i];
+      const Register second = inner > 1 ? LoadPart(from + inner_stride + i, lanes) : Register{};
+      _mm512_mask_storeu_epi32(
+          to + i, Mask(kWidth - i),
+          _mm512_permutexvar_epi16(pairs, reinterpret_cast<__m512i>(Round(first, second))));
     }
   }
 };
@@ -89,7 +66,7 @@ struct Bf16x32 {
 void RoundRow(const float* from, std::int64_t count, std::uint16_t* to) {
   constexpr std::int64_t kStep = 2 * Bf16x32::kLanes;
   for (std::int64_t i = 0; i < count; i += kStep) {
-    const __m512i rounded = Bf16x32::LoadInner(from + i, count - i);
+    const auto rounded = reinterpret_cast<__m512i>(Bf16x32::LoadInner(from + i, count - i));
     const __mmask32 present =
         count - i >= kStep ? ~__mmask32{0} : (__mmask32{1} << (count - i)) - 1;
     _mm512_mask_storeu_epi16(to + i, present, rounded);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "cpu/matrix_library.hpp"
 #include "cpu/rows.hpp"
 
 namespace trireme::kernels {
@@ -25,10 +26,7 @@ inline std::int64_t RoundUp(std::int64_t x, std::int64_t unit) {
   return (x + unit - 1) / unit * unit;
 }
 
-struct Range {
-  std::int64_t begin, end;
-};
-inline Range ShareOf(std::int64_t count, std::int64_t parts, std::int64_t part) {
+inline Part ShareOf(std::int64_t count, std::int64_t parts, std::int64_t part) {
   return {count * part / parts, count * (part + 1) / parts};
 }
 
@@ -56,7 +54,7 @@ ProductSource<T> From(const ProductSource<T>& source, std::int64_t lane, std::in
 }
 
 template <typename K>
-Product<K> PieceOf(const Product<K>& p, Range rows, Range columns) {
+Product<K> PieceOf(const Product<K>& p, Part rows, Part columns) {
   Product<K> piece = p;
   piece.left = From(p.left, rows.begin, 0);
   piece.right = From(p.right, columns.begin, 0);
@@ -72,18 +70,17 @@ ProductSource<T> SourceOf(const Matrix& m, bool lanes_are_rows) {
 }
 
 template <typename K>
-Product<K> ProductOf(const K& kernels, Form form_a, const Matrix& a, Form form_b, const Matrix& b,
-                     const Matrix& c, bool accumulate) {
+Product<K> ProductOf(const K& kernels, const MatrixProduct& of) {
   using T = typename K::Scalar;
   return {kernels,
-          SourceOf<T>(a, form_a == Form::kPlain),
-          SourceOf<T>(b, form_b == Form::kTransposed),
-          c.rows,
-          c.columns,
-          form_a == Form::kPlain ? a.columns : a.rows,
-          c.As<T>(),
-          c.stride,
-          accumulate};
+          SourceOf<T>(of.a, of.form_a == Form::kPlain),
+          SourceOf<T>(of.b, of.form_b == Form::kTransposed),
+          of.c.rows,
+          of.c.columns,
+          of.Inner(),
+          of.c.As<T>(),
+          of.c.stride,
+          of.accumulate};
 }
 
 // Number of threads for a product: at most the stream's; 1 inside a parallel region.
@@ -119,12 +116,12 @@ struct Blocks {
 
 // Packs this thread's share of a superblock: whole panels of whole inner blocks.
 template <typename K>
-void PackRight(const Product<K>& p, Range inner, Range columns, std::int64_t thread,
+void PackRight(const Product<K>& p, Part inner, Part columns, std::int64_t thread,
                std::int64_t threads, typename K::Word* packed) {
   const std::int64_t unit = p.kernels.columns, width = columns.end - columns.begin;
   const std::int64_t panels = CeilDivide(width, unit), deep = p.kernels.block;
   const std::int64_t blocks = CeilDivide(inner.end - inner.begin, deep);
-  const Range share = ShareOf(blocks * panels, threads, thread);
+  const Part share = ShareOf(blocks * panels, threads, thread);
   for (std::int64_t at = share.begin; at < share.end;) {
     const std::int64_t block = at / panels, panel = at % panels;
     const std::int64_t count = std::min(share.end - at, panels - panel);
@@ -174,8 +171,8 @@ void MultiplyBlock(const K& kernels, const ProductSource<typename K::Scalar>& le
 
 // c += left right within one superblock. p: restricted to the superblock's columns.
 template <typename K>
-void MultiplyPacked(const Product<K>& p, const Blocks<K>& blocks, Range rows, Range columns,
-                    Range inner, const typename K::Word* right, typename K::Word* left) {
+void MultiplyPacked(const Product<K>& p, const Blocks<K>& blocks, Part rows, Part columns,
+                    Part inner, const typename K::Word* right, typename K::Word* left) {
   const std::int64_t padded = RoundUp(p.columns, p.kernels.columns);
   const std::int64_t width = columns.end - columns.begin;
   const bool as_it_lies = AsItLies(p, width);
@@ -206,13 +203,13 @@ struct Grid {
 };
 
 template <typename K>
-Range ColumnsOf(const Product<K>& p, const Grid& grid, std::int64_t part) {
+Part ColumnsOf(const Product<K>& p, const Grid& grid, std::int64_t part) {
   const std::int64_t unit = p.kernels.columns;
-  const Range panels = ShareOf(CeilDivide(p.columns, unit), grid.across, part % grid.across);
+  const Part panels = ShareOf(CeilDivide(p.columns, unit), grid.across, part % grid.across);
   return {std::min(p.columns, panels.begin * unit), std::min(p.columns, panels.end * unit)};
 }
 template <typename K>
-Range RowsOf(const Product<K>& p, const Grid& grid, std::int64_t part) {
+Part RowsOf(const Product<K>& p, const Grid& grid, std::int64_t part) {
   return ShareOf(p.rows, grid.down, part / grid.across);
 }
 
@@ -222,7 +219,6 @@ template <typename K>
 Grid ChooseGrid(const Product<K>& p, std::int64_t threads) {
   constexpr double kPacking = 10, kMuch = 0.8;
   Grid alone, together;
-  together.together = true;
   double least_alone = 0, least_together = 0;
   for (std::int64_t across = 1; across <= threads; ++across) {
     if (threads % across != 0) continue;
@@ -236,26 +232,14 @@ Grid ChooseGrid(const Product<K>& p, std::int64_t threads) {
         own + kPacking * static_cast<double>(p.columns) / static_cast<double>(threads);
     if (across == 1 || cost_alone < least_alone) {
       least_alone = cost_alone;
-      alone.down = down;
-      alone.across = across;
+      alone = {down, across, false};
     }
     if (across == 1 || cost_together < least_together) {
       least_together = cost_together;
-      together.down = down;
-      together.across = across;
+      together = {down, across, true};
     }
   }
   return least_together < kMuch * least_alone ? together : alone;
-}
-
-// One part of what a superblock contributes to c. of: restricted to the superblock's columns.
-template <typename K>
-void MultiplyPart(const Product<K>& of, const Blocks<K>& blocks, const Grid& grid,
-                  std::int64_t part, Range inner, const typename K::Word* right,
-                  typename K::Word* left) {
-  const Range columns = ColumnsOf(of, grid, part);
-  if (columns.begin >= columns.end) return;
-  MultiplyPacked(of, blocks, RowsOf(of, grid, part), columns, inner, right, left);
 }
 
 // One thread's share of the grid's parts. Barriers only if there are several threads.
@@ -263,16 +247,18 @@ template <typename K>
 void RunThread(const Product<K>& p, const Blocks<K>& blocks, const Grid& grid, std::int64_t thread,
                std::int64_t threads, typename K::Word* right, typename K::Word* left) {
   for (std::int64_t j = 0; j < p.columns; j += blocks.wide) {
-    const Range columns{j, std::min(p.columns, j + blocks.wide)};
+    const Part columns{j, std::min(p.columns, j + blocks.wide)};
     const Product<K> of = PieceOf(p, {0, p.rows}, columns);
     for (std::int64_t k = 0; k < p.inner; k += blocks.deep) {
-      const Range inner{k, std::min(p.inner, k + blocks.deep)};
+      const Part inner{k, std::min(p.inner, k + blocks.deep)};
       PackRight(p, inner, columns, thread, threads, right);
       if (threads > 1) {
 #pragma omp barrier
       }
       for (std::int64_t part = thread; part < grid.down * grid.across; part += threads) {
-        MultiplyPart(of, blocks, grid, part, inner, right, left);
+        const Part share = ColumnsOf(of, grid, part);
+        if (share.begin >= share.end) continue;
+        MultiplyPacked(of, blocks, RowsOf(of, grid, part), share, inner, right, left);
       }
       if (threads > 1) {
 #pragma omp barrier
@@ -286,7 +272,7 @@ struct PackedOperands {};  // names a thread's scratch (ThreadScratch)
 template <typename K>
 void Run(const Product<K>& p, std::int64_t threads) {
   const Grid grid = ChooseGrid(p, threads);
-  const Range rows = RowsOf(p, grid, threads - 1);  // the last part is one of the largest
+  const Part rows = RowsOf(p, grid, threads - 1);  // the last part is one of the largest
   const std::int64_t widest = RoundUp(CeilDivide(p.columns, grid.across), p.kernels.columns);
   const Blocks<K> blocks(p.kernels, rows.end - rows.begin, grid.together ? p.columns : widest,
                          p.inner);
@@ -315,35 +301,9 @@ void Run(const Product<K>& p, std::int64_t threads) {
   }
 }
 
-template <typename K>
-void Multiply(const K& kernels, const device::Stream& stream, Form form_a, const Matrix& a,
-              Form form_b, const Matrix& b, const Matrix& c, bool accumulate) {
-  const Product<K> p = ProductOf(kernels, form_a, a, form_b, b, c, accumulate);
-  Run(p, ThreadsOf(stream, p));
-}
-
-}  // namespace
-
-void ProductMultiply(const ProductSet& kernels, const device::Stream& stream, Form form_a,
-                     const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
-                     bool accumulate) {
-  if (c.dtype == Dtype::kFloat64) {
-    Multiply(kernels.fp64, stream, form_a, a, form_b, b, c, accumulate);
-  } else {
-    Multiply(kernels.fp32, stream, form_a, a, form_b, b, c, accumulate);
-  }
-}
-
-void Bf16Multiply(const Bf16Kernels& kernels, const device::Stream& stream, Form form_a,
-                  const Matrix& a, Form form_b, const Matrix& b, const Matrix& c, bool accumulate) {
-  Multiply(kernels.product, stream, form_a, a, form_b, b, c, accumulate);
-}
-
 // Our own matrix product by blocks of rows, for callers that work on each complete row: all threads
 // together pack the whole right operand; then each thread multiplies blocks of rows that stay in
 // its cache, and passes each block on when it is complete.
-
-namespace {
 
 // Largest packed right operand. A larger one would be read from the third-level cache for each
 // block of rows, which costs more than a second pass over c (measured: 1024 x 3072 x 768).
@@ -362,10 +322,10 @@ void PackAll(const Product<K>& p, const Blocks<K>& blocks, std::int64_t thread,
 }
 
 template <typename K>
-void MultiplyRowsOf(const Product<K>& p, const Blocks<K>& blocks, Range rows,
+void MultiplyRowsOf(const Product<K>& p, const Blocks<K>& blocks, Part rows,
                     const typename K::Word* right, typename K::Word* left) {
   for (std::int64_t j = 0; j < p.columns; j += blocks.wide) {
-    const Range columns{j, std::min(p.columns, j + blocks.wide)};
+    const Part columns{j, std::min(p.columns, j + blocks.wide)};
     const Product<K> of = PieceOf(p, {0, p.rows}, columns);
     const std::int64_t padded = RoundUp(of.columns, p.kernels.columns);
     for (std::int64_t k = 0; k < p.inner; k += blocks.deep) {
@@ -397,10 +357,10 @@ bool RunRows(const Product<K>& p, std::int64_t threads, FunctionRef<void(const P
   const auto run = [&](std::int64_t thread, std::int64_t team) {
     auto* left = reinterpret_cast<Word*>(memory + right_bytes + thread * blocks.left_bytes);
     for (std::int64_t i = thread; i < count; i += team) {
-      const Range share = ShareOf(panels, count, i);
-      const Range rows{share.begin * unit, std::min(p.rows, share.end * unit)};
+      const Part share = ShareOf(panels, count, i);
+      const Part rows{share.begin * unit, std::min(p.rows, share.end * unit)};
       MultiplyRowsOf(p, blocks, rows, reinterpret_cast<Word*>(memory), left);
-      then({rows.begin, rows.end});
+      then(rows);
     }
   };
   if (threads == 1) {
@@ -419,28 +379,25 @@ bool RunRows(const Product<K>& p, std::int64_t threads, FunctionRef<void(const P
 }
 
 template <typename K>
-bool Multiply(const K& kernels, const device::Stream& stream, Form form_a, const Matrix& a,
-              Form form_b, const Matrix& b, const Matrix& c, bool accumulate,
-              FunctionRef<void(const Part&)> then) {
-  const Product<K> p = ProductOf(kernels, form_a, a, form_b, b, c, accumulate);
-  return RunRows(p, ThreadsOf(stream, p), then);
+bool Multiply(const K& kernels, const device::Stream& stream, const MatrixProduct& product,
+              const FunctionRef<void(const Part&)>* then) {
+  const Product<K> p = ProductOf(kernels, product);
+  if (then != nullptr) return RunRows(p, ThreadsOf(stream, p), *then);
+  Run(p, ThreadsOf(stream, p));
+  return true;
 }
 
 }  // namespace
 
-bool ProductMultiplyRows(const ProductSet& kernels, const device::Stream& stream, Form form_a,
-                         const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
-                         bool accumulate, FunctionRef<void(const Part&)> then) {
-  if (c.dtype == Dtype::kFloat64) {
-    return Multiply(kernels.fp64, stream, form_a, a, form_b, b, c, accumulate, then);
-  }
-  return Multiply(kernels.fp32, stream, form_a, a, form_b, b, c, accumulate, then);
+bool ProductMultiply(const ProductSet& kernels, const device::Stream& stream,
+                     const MatrixProduct& product, const FunctionRef<void(const Part&)>* then) {
+  if (product.c.dtype == Dtype::kFloat64) return Multiply(kernels.fp64, stream, product, then);
+  return Multiply(kernels.fp32, stream, product, then);
 }
 
-bool Bf16MultiplyRows(const Bf16Kernels& kernels, const device::Stream& stream, Form form_a,
-                      const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
-                      bool accumulate, FunctionRef<void(const Part&)> then) {
-  return Multiply(kernels.product, stream, form_a, a, form_b, b, c, accumulate, then);
+bool Bf16Multiply(const Bf16Kernels& kernels, const device::Stream& stream,
+                  const MatrixProduct& product, const FunctionRef<void(const Part&)>* then) {
+  return Multiply(kernels.product, stream, product, then);
 }
 
 }  // namespace trireme::kernels

@@ -10,6 +10,8 @@
 
 namespace trireme::kernels {
 
+struct MatrixProduct;
+
 // Kernels of our own matrix product for one instruction set: packing, and the product of one block
 // of the inner dimension. Files compiled for different instruction sets include this header: it,
 // and headers that include it, must not define inline functions that those files could share.
@@ -103,25 +105,18 @@ bool HasFastKernels();
 // Kernels in bf16 for this CPU; null if it has no bf16 instructions.
 const Bf16Kernels* UsableBf16Kernels();
 
-// c = form_a(a) form_b(b), or c += with `accumulate`, in canonical form, with these kernels; all
-// dimensions must be > 0. Uses the stream's threads; inside a parallel region, the calling thread.
-void ProductMultiply(const ProductSet& kernels, const device::Stream& stream, Form form_a,
-                     const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
-                     bool accumulate);
+// The product in canonical form, with these kernels; all dimensions must be > 0. Uses the stream's
+// threads; inside a parallel region, the calling thread. With `then` by blocks of rows: the thread
+// that computes a block calls then(rows) when it is complete. Returns false, and does nothing, if
+// `then` is given and the right operand is too large to be packed whole.
+bool ProductMultiply(const ProductSet& kernels, const device::Stream& stream,
+                     const MatrixProduct& product,
+                     const FunctionRef<void(const Part& rows)>* then = nullptr);
 
 // The same for fp32 matrices, with operands rounded to bf16 and sums in fp32: chains of 512 inner
 // indices, added to c in order.
-void Bf16Multiply(const Bf16Kernels& kernels, const device::Stream& stream, Form form_a,
-                  const Matrix& a, Form form_b, const Matrix& b, const Matrix& c, bool accumulate);
-
-// The same products with the same bits, by blocks of rows: the thread that computes a block calls
-// then(rows) when it is complete. Return false, and do nothing, if the right operand is too large
-// to be packed whole.
-bool ProductMultiplyRows(const ProductSet& kernels, const device::Stream& stream, Form form_a,
-                         const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
-                         bool accumulate, FunctionRef<void(const Part& rows)> then);
-bool Bf16MultiplyRows(const Bf16Kernels& kernels, const device::Stream& stream, Form form_a,
-                      const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
-                      bool accumulate, FunctionRef<void(const Part& rows)> then);
+bool Bf16Multiply(const Bf16Kernels& kernels, const device::Stream& stream,
+                  const MatrixProduct& product,
+                  const FunctionRef<void(const Part& rows)>* then = nullptr);
 
 }  // namespace trireme::kernels

@@ -1,13 +1,13 @@
-// Packing and tiles of our own matrix product, over a vector type V. V provides, for sums: Scalar,
-// kLanes, Zero, Load, LoadPart, Store, StorePart, Add; for packed operands: Word, Operand,
-// LoadWords, StoreWords, Broadcast, MultiplyAdd (a b + c), Transpose (kLanes operands), and
-// LoadInner and CopyLanes, which make words. Everything is in an unnamed namespace, so that each
-// file that includes this has a copy for its own instruction set.
+// Packing and tiles of our own matrix product, over a vector type V. V adds to Vector (vector.hpp),
+// for packed operands: Word, Operand, LoadWords, StoreWords, Broadcast, MultiplyAdd (a b + c),
+// Transpose (kLanes operands), and LoadInner and CopyLanes, which make words. Everything is in an
+// unnamed namespace, so that each file that includes this has a copy for its own instruction set.
 #pragma once
 
 #include <cstdint>
 #include <utility>
 
+#include "cpu/vector.hpp"
 #include "multiply.hpp"
 
 namespace trireme::kernels {
@@ -42,8 +42,8 @@ struct Plain : V {
     }
     for (int i = 0; i < kWidth; i += V::kLanes) {
       const int here = present - i < V::kLanes ? static_cast<int>(present - i) : V::kLanes;
-      V::StorePart(to + i, kWidth - i < V::kLanes ? kWidth - i : V::kLanes,
-                   V::LoadPart(from + i, here < 0 ? 0 : here));
+      V::StorePart(to + i, V::LoadPart(from + i, here < 0 ? 0 : here),
+                   kWidth - i < V::kLanes ? kWidth - i : V::kLanes);
     }
   }
 };
@@ -137,6 +137,7 @@ template <typename V, int kRows, int kVectors>
 [[gnu::always_inline]] inline void StoreTile(const typename V::Register (&sum)[kRows][kVectors],
                                              const TileCall<V>& call) {
   using T = typename V::Scalar;
+  using Register = typename V::Register;
   constexpr int kLanes = V::kLanes;
   const std::int64_t stride = call.stride, columns = call.columns;
   const bool add = call.add;
@@ -146,7 +147,7 @@ template <typename V, int kRows, int kVectors>
 #pragma GCC unroll 4
       for (int j = 0; j < kVectors; ++j) {
         T* to = call.c + i * stride + j * kLanes;
-        V::Store(to, V::Add(add ? V::Load(to) : V::Zero(), sum[i][j]));
+        V::Store(to, (add ? V::Load(to) : Register{}) + sum[i][j]);
       }
     }
     return;
@@ -156,7 +157,7 @@ template <typename V, int kRows, int kVectors>
       T* to = call.c + i * stride + j * kLanes;
       const std::int64_t left_over = columns - j * kLanes;
       const int count = left_over < kLanes ? static_cast<int>(left_over) : kLanes;
-      V::StorePart(to, count, V::Add(add ? V::LoadPart(to, count) : V::Zero(), sum[i][j]));
+      V::StorePart(to, (add ? V::LoadPart(to, count) : Register{}) + sum[i][j], count);
     }
   }
 }
@@ -176,7 +177,7 @@ void Tile(const TileCall<V>& call) {
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) sum[i][j] = V::Zero();
+    for (int j = 0; j < kVectors; ++j) sum[i][j] = Register{};
   }
   // One pointer per four rows: addressing modes reach all four without a register for each.
   constexpr int kFours = (kRows + 3) / 4;

@@ -60,9 +60,9 @@ __device__ void ResumeRows(const AttentionOperands<Bf16>& a, const AttentionPlac
       for (int j = 0; j < Shape::kOut; ++j) {
         const int column = j * kMatrixColumns + MatrixColumn();
         if (column >= a.head_dim) continue;
-        const MatrixPair pair = LoadExactPair(exact, queries.row + row, column);
-        rows.out[i][j][2 * half] = pair.values[0] * factor;
-        rows.out[i][j][2 * half + 1] = pair.values[1] * factor;
+        const float2 pair = LoadExactPair(exact, queries.row + row, column);
+        rows.out[i][j][2 * half] = pair.x * factor;
+        rows.out[i][j][2 * half + 1] = pair.y * factor;
       }
     }
   }
@@ -168,8 +168,8 @@ __device__ void FinishRows(const AttentionOperands<Bf16>& a, const AttentionPlac
         }
       }
     }
-    StoreMatrixSums<Shape::kDims>(rows.out[i], tile, begin, at.Out(a), queries.row + begin, 0,
-                                  queries.count - begin, 0);
+    StoreMatrixSums<Shape::kDims>(rows.out[i], tile, begin, at.Queries(a, a.out),
+                                  queries.row + begin, 0, queries.count - begin, 0);
   }
 }
 
@@ -205,8 +205,8 @@ struct ForwardBlock {
     device::cuda::CommitCopies();
   }
   __device__ __forceinline__ void CopyQueries() const {
-    query_tile.template Copy<Shape::kQueries, Shape::kThreads>(at.Query(a), queries.row, 0,
-                                                               queries.count);
+    query_tile.template Copy<Shape::kQueries, Shape::kThreads>(at.Queries(a, a.query), queries.row,
+                                                               0, queries.count);
   }
 
   // Turns the scores of a tile into weights and applies dropout to them.
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   const int steps = MatrixSteps(a.head_dim);
   block.CopyQueries();
   int i = block.walk.Next(0);
-  block.Copy(block.key_tile, block.at.Key(a), i);
+  block.Copy(block.key_tile, block.at.Keys(a, a.key), i);
   ForwardRows<Shape> rows;
   if (!a.whole) ResumeRows<Shape>(a, block.at, block.queries, block.first, rows);
   MatrixLeft<Shape::kDims, Shape::kKept> left[Shape::kTiles];
@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   }
   while (i < block.walk.tiles) {
     const MatrixKeys keys = block.walk.Tile(i);
-    block.Copy(block.value_tile, block.at.Value(a), i);
+    block.Copy(block.value_tile, block.at.Keys(a, a.value), i);
     MatrixSums<Shape::kColumns> scores[Shape::kTiles];
     ClearMatrixSums<Shape::kTiles>(scores);
     AddMatrixDots<Shape::kDims, Shape::kKept, Shape::kTiles, Shape::kColumns>(left, block.key_tile,
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     device::cuda::WaitForCopies<0>();
     __syncthreads();  // the values have arrived, all are done with the keys
     i = block.walk.Next(i + 1);
-    block.Copy(block.key_tile, block.at.Key(a), i);
+    block.Copy(block.key_tile, block.at.Keys(a, a.key), i);
     block.template Weigh<kDropout>(keys, rows, scores);
     AddMatrixProduct<Shape::kDims, Shape::kTiles, Shape::kColumns, Shape::kOut>(
         scores, block.value_tile, 0, steps, rows.out);
@@ -276,15 +276,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 }
 
 template <int kDims>
-struct ForwardShapeOf;
-template <>
-struct ForwardShapeOf<32> : ForwardShape<32, 2, 64, 2> {};
-template <>
-struct ForwardShapeOf<64> : ForwardShape<64, 2, 64, 2> {};
-template <>
-struct ForwardShapeOf<128> : ForwardShape<128, 1, 64, 2> {};
-template <>
-struct ForwardShapeOf<256> : ForwardShape<256, 1, 32, 1> {};
+using ForwardShapeOf =
+    ForwardShape<kDims, kDims <= 64 ? 2 : 1, kDims <= 128 ? 64 : 32, kDims <= 128 ? 2 : 1>;
 
 }  // namespace
 

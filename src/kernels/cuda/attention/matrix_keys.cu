@@ -84,41 +84,6 @@ __device__ __forceinline__ void HideFromColumns(const AttentionOperands<Bf16>& a
   }
 }
 
-// Turns transposed scores S into weights D(P), and dP = dO V^T (in `ds`) into dS / scale, both
-// without dropout's scale on the result. query, position: of the warp's first query and key.
-template <typename Shape, bool kDropout>
-__device__ __forceinline__ void ScoreGradientsOfColumns(const AttentionOperands<Bf16>& a,
-                                                        const MatrixDropout* dropout, int query,
-                                                        int position, const float2* sums,
-                                                        MatrixSums<Shape::kColumns>& scores,
-                                                        MatrixSums<Shape::kColumns>& ds) {
-  const float exponents = a.scale * static_cast<float>(kAttentionLog2E);
-  [[maybe_unused]] MatrixColumnMasks<Shape::kQueries> masks;
-  if constexpr (kDropout) masks.Draw(*dropout, query, position);
-#pragma unroll
-  for (int j = 0; j < Shape::kColumns; ++j) {
-    [[maybe_unused]] unsigned kept = 0;
-    if constexpr (kDropout) kept = masks.Kept(j);
-    // The sums of two neighbouring columns, aligned to 16 bytes.
-    const float4 both =
-        *reinterpret_cast<const float4*>(sums + j * kMatrixColumns + MatrixColumn());
-    const float lse[2] = {both.x, both.z}, delta[2] = {both.y, both.w};
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float weight = device::cuda::FastExp2(fmaf(scores[j][k], exponents, -lse[k % 2]));
-      float dp = ds[j][k];
-      float kept_weight = weight;
-      if constexpr (kDropout) {
-        const bool is_kept = (kept >> k & 1) != 0;
-        dp = is_kept ? dp * a.kept_scale : 0.0F;
-        kept_weight = is_kept ? weight : 0.0F;
-      }
-      scores[j][k] = kept_weight;
-      ds[j][k] = weight * (dp - delta[k % 2]);
-    }
-  }
-}
-
 template <typename Shape>
 __device__ void StoreKeyGradient(const AttentionHead<Bf16>& head, const MatrixKeys& all, int first,
                                  int first_dim, float factor,
@@ -185,23 +150,24 @@ struct KeyBlock {
     if (i < tiles) {
       const AttentionTile queries = Queries(i);
       at.head = Head(i);
-      QueryTile(stage).template Copy<Shape::kQueries, Shape::kThreads>(at.Query(a), queries.row, 0,
-                                                                       queries.count);
-      DoutTile(stage).template Copy<Shape::kQueries, Shape::kThreads>(at.Dout(a), queries.row, 0,
-                                                                      queries.count);
+      QueryTile(stage).template Copy<Shape::kQueries, Shape::kThreads>(
+          at.Queries(a, a.query), queries.row, 0, queries.count);
+      DoutTile(stage).template Copy<Shape::kQueries, Shape::kThreads>(
+          at.Queries(a, a.dout), queries.row, 0, queries.count);
       facts.Load(a, at, queries, stage);
     }
     device::cuda::CommitCopies();
   }
   __device__ __forceinline__ void CopyKeys() const {
-    key_tile.template Copy<Shape::kKeys, Shape::kThreads>(at.Key(a), keys.row, keys.first,
+    key_tile.template Copy<Shape::kKeys, Shape::kThreads>(at.Keys(a, a.key), keys.row, keys.first,
                                                           keys.count);
-    value_tile.template Copy<Shape::kKeys, Shape::kThreads>(at.Value(a), keys.row, keys.first,
-                                                            keys.count);
+    value_tile.template Copy<Shape::kKeys, Shape::kThreads>(at.Keys(a, a.value), keys.row,
+                                                            keys.first, keys.count);
   }
 
-  // ScoreGradientsOfColumns for the queries of tile i, which are in `stage`. first: the warp's
-  // first key in its tile.
+  // For the queries of tile i, which are in `stage`: turns transposed scores S into weights D(P),
+  // and dP = dO V^T (in `ds`) into dS / scale, both without dropout's scale on the result. first:
+  // the warp's first key in its tile.
   template <bool kDropout>
   __device__ __forceinline__ void ScoreGradients(int i, int stage, int first,
                                                  MatrixSums<Shape::kColumns>& scores,
@@ -213,12 +179,32 @@ struct KeyBlock {
       HideFromColumns<Shape>(a, queries, keys, first, facts.begins + facts_of_stage, scores, ds);
     }
     const float2* const sums = facts.sums + facts_of_stage;
+    const float exponents = a.scale * static_cast<float>(kAttentionLog2E);
+    [[maybe_unused]] MatrixColumnMasks<Shape::kQueries> masks;
     if constexpr (kDropout) {
-      const MatrixDropout dropout(a, at.sequence, Head(i));
-      ScoreGradientsOfColumns<Shape, true>(a, &dropout, queries.position, keys.position + first,
-                                           sums, scores, ds);
-    } else {
-      ScoreGradientsOfColumns<Shape, false>(a, nullptr, 0, 0, sums, scores, ds);
+      masks.Draw(MatrixDropout(a, at.sequence, Head(i)), queries.position, keys.position + first);
+    }
+#pragma unroll
+    for (int j = 0; j < Shape::kColumns; ++j) {
+      [[maybe_unused]] unsigned kept = 0;
+      if constexpr (kDropout) kept = masks.Kept(j);
+      // The sums of two neighbouring columns, aligned to 16 bytes.
+      const float4 both =
+          *reinterpret_cast<const float4*>(sums + j * kMatrixColumns + MatrixColumn());
+      const float lse[2] = {both.x, both.z}, delta[2] = {both.y, both.w};
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float weight = device::cuda::FastExp2(fmaf(scores[j][k], exponents, -lse[k % 2]));
+        float dp = ds[j][k];
+        float kept_weight = weight;
+        if constexpr (kDropout) {
+          const bool is_kept = (kept >> k & 1) != 0;
+          dp = is_kept ? dp * a.kept_scale : 0.0F;
+          kept_weight = is_kept ? weight : 0.0F;
+        }
+        scores[j][k] = kept_weight;
+        ds[j][k] = weight * (dp - delta[k % 2]);
+      }
     }
   }
 };
@@ -265,22 +251,15 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   // Writes through this warp's rows of key_tile and value_tile, which are wide enough.
   const float kept_scale = a.threshold > 0 ? a.kept_scale : 1.0F;
   using OutTile = MatrixTile<Shape::kOutDims>;
-  StoreKeyGradient<Shape>(block.at.Dkey(a), block.all, first, first_dim, a.scale,
+  StoreKeyGradient<Shape>(block.at.Keys(a, a.dkey), block.all, first, first_dim, a.scale,
                           OutTile{block.key_tile.data}, dkeys[0]);
-  StoreKeyGradient<Shape>(block.at.Dvalue(a), block.all, first, first_dim, kept_scale,
+  StoreKeyGradient<Shape>(block.at.Keys(a, a.dvalue), block.all, first, first_dim, kept_scale,
                           OutTile{block.value_tile.data}, dvalues[0]);
 }
 
 template <int kDims>
-struct KeyShapeOf;
-template <>
-struct KeyShapeOf<32> : KeyShape<32, 64, 32, 2> {};
-template <>
-struct KeyShapeOf<64> : KeyShape<64, 64, 64, 2> {};
-template <>
-struct KeyShapeOf<128> : KeyShape<128, 32, 128, 2> {};
-template <>
-struct KeyShapeOf<256> : KeyShape<256, 32, 128, 1> {};
+using KeyShapeOf =
+    KeyShape<kDims, kDims <= 64 ? 64 : 32, kDims <= 128 ? kDims : 128, kDims <= 128 ? 2 : 1>;
 
 }  // namespace
 

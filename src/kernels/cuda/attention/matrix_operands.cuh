@@ -201,15 +201,11 @@ __device__ __forceinline__ void ClearMatrixSums(MatrixSums<kColumns> (&sums)[kTi
   }
 }
 
-// Two neighbouring elements of a row of a head, held by one lane; both within its dims.
-struct MatrixPair {
-  float values[2];
-};
-// The pair of the sum over earlier blocks, before rounding.
-__device__ __forceinline__ MatrixPair LoadExactPair(const AttentionHead<float>& exact, int row,
-                                                    int column) {
-  const float2 pair = *reinterpret_cast<const float2*>(exact.data + row * exact.stride + column);
-  return {{pair.x, pair.y}};
+// Two neighbouring elements of a row of a head, held by one lane, both within its dims, of the sum
+// over earlier blocks, before rounding.
+__device__ __forceinline__ float2 LoadExactPair(const AttentionHead<float>& exact, int row,
+                                                int column) {
+  return *reinterpret_cast<const float2*>(exact.data + row * exact.stride + column);
 }
 __device__ __forceinline__ void StoreExactPair(const AttentionHead<float>& exact, int row,
                                                int column, float low, float high) {

@@ -68,34 +68,12 @@ __device__ __forceinline__ void HideFromRows(const MatrixKeys& keys, const Query
   }
 }
 
-// Given the scores S of a tile, turns dP = dO V^T (in `ds`) into dS / scale.
-template <typename Shape, bool kDropout>
-__device__ __forceinline__ void ScoreGradientsOfRows(const AttentionOperands<Bf16>& a,
-                                                     const MatrixDropout* dropout, int query,
-                                                     const MatrixKeys& keys, const QueryRows& rows,
-                                                     const MatrixSums<Shape::kColumns>& scores,
-                                                     MatrixSums<Shape::kColumns>& ds) {
-  const float exponents = a.scale * static_cast<float>(kAttentionLog2E);
-  [[maybe_unused]] MatrixRowMasks<Shape::kKeys> masks;
-  if constexpr (kDropout) masks.Draw(*dropout, query, keys.position);
-#pragma unroll
-  for (int j = 0; j < Shape::kColumns; ++j) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float weight = device::cuda::FastExp2(fmaf(scores[j][k], exponents, -rows.lse[k / 2]));
-      float dp = ds[j][k];
-      if constexpr (kDropout) dp = masks.Kept(j, k) ? dp * a.kept_scale : 0.0F;
-      ds[j][k] = weight * (dp - rows.delta[k / 2]);
-    }
-  }
-}
-
 template <typename Shape>
 __device__ void StoreQueryGradient(const AttentionOperands<Bf16>& a, const AttentionPlace<Bf16>& at,
                                    const AttentionTile& queries, int first, int first_dim,
                                    const MatrixTile<Shape::kOutDims>& tile,
                                    MatrixSums<Shape::kOut>& sums) {
-  const auto dquery = at.Dquery(a);
+  const auto dquery = at.Queries(a, a.dquery);
   const auto exact = at.Exact(a);
 #pragma unroll
   for (int j = 0; j < Shape::kOut; ++j) {
@@ -106,8 +84,8 @@ __device__ void StoreQueryGradient(const AttentionOperands<Bf16>& a, const Atten
       const int row = first + MatrixRow() + 8 * half;
       const int column = first_dim + j * kMatrixColumns + MatrixColumn();
       if (a.whole || row >= queries.count || column >= a.head_dim) continue;
-      const MatrixPair before = LoadExactPair(exact, queries.row + row, column);
-      pair[0] += before.values[0], pair[1] += before.values[1];
+      const float2 before = LoadExactPair(exact, queries.row + row, column);
+      pair[0] += before.x, pair[1] += before.y;
       StoreExactPair(exact, queries.row + row, column, pair[0], pair[1]);
     }
   }
@@ -146,21 +124,22 @@ struct QueryBlock {
   __device__ __forceinline__ void CopyKeys(int stage, int i) const {
     if (i < walk.tiles) {
       const MatrixKeys keys = walk.Tile(i);
-      KeyTile(stage).template Copy<Shape::kKeys, Shape::kThreads>(at.Key(a), keys.row, keys.first,
-                                                                  keys.count);
-      ValueTile(stage).template Copy<Shape::kKeys, Shape::kThreads>(at.Value(a), keys.row,
+      KeyTile(stage).template Copy<Shape::kKeys, Shape::kThreads>(at.Keys(a, a.key), keys.row,
+                                                                  keys.first, keys.count);
+      ValueTile(stage).template Copy<Shape::kKeys, Shape::kThreads>(at.Keys(a, a.value), keys.row,
                                                                     keys.first, keys.count);
     }
     device::cuda::CommitCopies();
   }
   __device__ __forceinline__ void CopyQueries() const {
-    query_tile.template Copy<Shape::kQueries, Shape::kThreads>(at.Query(a), queries.row, 0,
-                                                               queries.count);
-    dout_tile.template Copy<Shape::kQueries, Shape::kThreads>(at.Dout(a), queries.row, 0,
+    query_tile.template Copy<Shape::kQueries, Shape::kThreads>(at.Queries(a, a.query), queries.row,
+                                                               0, queries.count);
+    dout_tile.template Copy<Shape::kQueries, Shape::kThreads>(at.Queries(a, a.dout), queries.row, 0,
                                                               queries.count);
   }
 
-  // ScoreGradientsOfRows for the warp's queries, after hiding keys that they do not see.
+  // Given the scores S of a tile and the warp's queries, turns dP = dO V^T (in `ds`) into dS /
+  // scale.
   template <bool kDropout>
   __device__ __forceinline__ void ScoreGradients(const MatrixKeys& keys, const QueryRows& rows,
                                                  MatrixSums<Shape::kColumns>& scores,
@@ -169,11 +148,20 @@ struct QueryBlock {
     if (!AllSeen<Shape::kKeys>(a, keys, query, last_begin)) {
       HideFromRows<Shape>(keys, rows, scores, ds);
     }
-    if constexpr (kDropout) {
-      const MatrixDropout dropout(a, at.sequence, at.head);
-      ScoreGradientsOfRows<Shape, true>(a, &dropout, query, keys, rows, scores, ds);
-    } else {
-      ScoreGradientsOfRows<Shape, false>(a, nullptr, query, keys, rows, scores, ds);
+    const float exponents = a.scale * static_cast<float>(kAttentionLog2E);
+    [[maybe_unused]] MatrixRowMasks<Shape::kKeys> masks;
+    if constexpr (kDropout)
+      masks.Draw(MatrixDropout(a, at.sequence, at.head), query, keys.position);
+#pragma unroll
+    for (int j = 0; j < Shape::kColumns; ++j) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float weight =
+            device::cuda::FastExp2(fmaf(scores[j][k], exponents, -rows.lse[k / 2]));
+        float dp = ds[j][k];
+        if constexpr (kDropout) dp = masks.Kept(j, k) ? dp * a.kept_scale : 0.0F;
+        ds[j][k] = weight * (dp - rows.delta[k / 2]);
+      }
     }
   }
 };
@@ -221,15 +209,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 }
 
 template <int kDims>
-struct QueryShapeOf;
-template <>
-struct QueryShapeOf<32> : QueryShape<32, 64, 32, 3> {};
-template <>
-struct QueryShapeOf<64> : QueryShape<64, 64, 64, 2> {};
-template <>
-struct QueryShapeOf<128> : QueryShape<128, 32, 128, 2> {};
-template <>
-struct QueryShapeOf<256> : QueryShape<256, 32, 128, 1> {};
+using QueryShapeOf = QueryShape<kDims, kDims <= 64 ? 64 : 32, kDims <= 128 ? kDims : 128,
+                                kDims <= 32    ? 3
+                                : kDims <= 128 ? 2
+                                               : 1>;
 
 }  // namespace
 

@@ -23,8 +23,10 @@ struct Calls {
   decltype(kernels::AttentionForward)::Function* forward;
   decltype(kernels::AttentionBackward)::Function* backward;
 };
-constexpr Calls kChosen = {&kernels::cuda::AttentionForward, &kernels::cuda::AttentionBackward};
-constexpr Calls kOwn = {&kernels::cuda::OwnAttentionForward, &kernels::cuda::OwnAttentionBackward};
+using Chosen = kernels::AttentionBy<kernels::cuda::Attend>;
+using Own = kernels::AttentionBy<kernels::cuda::OwnAttention>;
+constexpr Calls kChosen = {&Chosen::Forward, &Chosen::Backward};
+constexpr Calls kOwn = {&Own::Forward, &Own::Backward};
 
 // A problem's operands on the card, in bf16 and without dropout.
 class AttentionCudnnOperands {
@@ -466,14 +468,13 @@ class CudnnPartTest : public CudnnOnGpu {
   }
 
   void Forward(const Rank& r, const KeyValueBlock& block, const Part& tasks) const {
-    kernels::cuda::AttentionPartForward(Stream(), r.shape, tasks, r.qkv->View(), block, {},
-                                        r.out->View(), r.lse->View(), r.scratch->View());
+    Chosen::PartForward(Stream(), r.shape, tasks, r.qkv->View(), block, {}, r.out->View(),
+                        r.lse->View(), r.scratch->View());
   }
   void Backward(const Rank& r, const KeyValueBlock& block, const kernels::Matrix& dblock,
                 const Part& tasks) const {
-    kernels::cuda::AttentionPartBackward(Stream(), r.shape, tasks, r.qkv->View(), block, {},
-                                         r.out->View(), r.dout->View(), r.lse->View(),
-                                         r.dqkv->View(), dblock, r.scratch->View());
+    Chosen::PartBackward(Stream(), r.shape, tasks, r.qkv->View(), block, {}, r.out->View(),
+                         r.dout->View(), r.lse->View(), r.dqkv->View(), dblock, r.scratch->View());
   }
 
   void AddRank(const AttentionProblem& p, const Cut& cut, std::size_t number, bool dropout,

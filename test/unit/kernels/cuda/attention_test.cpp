@@ -89,8 +89,9 @@ class CudaAttentionPartTest : public AttentionOnGpu, public testing::WithParamIn
     kernels::cuda::AttentionPartStart(Stream(), y->View(), lse->View());
     for_blocks(y->View(), [&](const KeyValueBlock& block, const kernels::Matrix& there) {
       for (std::int64_t task = 0; task < all.end; task += step) {
-        kernels::cuda::AttentionPartForward(Stream(), shape, {task, task + step}, x->View(), block,
-                                            dropout, y->View(), lse->View(), there);
+        kernels::AttentionBy<kernels::cuda::Attend>::PartForward(
+            Stream(), shape, {task, task + step}, x->View(), block, dropout, y->View(), lse->View(),
+            there);
       }
     });
     kernels::cuda::AttentionPartStartBackward(Stream(), shape, dx->View(), scratch->View());
@@ -98,9 +99,9 @@ class CudaAttentionPartTest : public AttentionOnGpu, public testing::WithParamIn
     for_blocks(dqueries, [&](const KeyValueBlock& block, const kernels::Matrix& there) {
       const auto gradient = Fresh(way.layout, Type(), block.data.rows, keys);
       for (std::int64_t task = 0; task < all.end; task += step) {
-        kernels::cuda::AttentionPartBackward(Stream(), shape, {task, task + step}, x->View(), block,
-                                             dropout, y->View(), dy->View(), lse->View(),
-                                             dx->View(), gradient->View(), there);
+        kernels::AttentionBy<kernels::cuda::Attend>::PartBackward(
+            Stream(), shape, {task, task + step}, x->View(), block, dropout, y->View(), dy->View(),
+            lse->View(), dx->View(), gradient->View(), there);
       }
       AddRowsAt(gradient->Values(), keys, p.shape, block.positions, queries, width, sum.dqkv);
       EXPECT_TRUE(gradient->GapsUntouched());
@@ -369,11 +370,12 @@ TEST_P(CudaAttentionTest, RefusesHeadsThatTheCardHasNoRoomFor) {
   for (const bool forward : {true, false}) {
     try {
       if (forward) {
-        kernels::cuda::OwnAttentionForward(stream, shape, qkv.View(), {}, out.View(), sums.View(),
-                                           sums.View());
+        kernels::AttentionBy<kernels::cuda::OwnAttention>::Forward(
+            stream, shape, qkv.View(), {}, out.View(), sums.View(), sums.View());
       } else {
-        kernels::cuda::OwnAttentionBackward(stream, shape, qkv.View(), {}, out.View(), out.View(),
-                                            sums.View(), qkv.View(), sums.View());
+        kernels::AttentionBy<kernels::cuda::OwnAttention>::Backward(
+            stream, shape, qkv.View(), {}, out.View(), out.View(), sums.View(), qkv.View(),
+            sums.View());
       }
       FAIL() << "nothing was thrown";
     } catch (const std::runtime_error& error) {

@@ -187,11 +187,10 @@ inline AttentionResults AttentionProblem::OnCpu() const {
                                   static_cast<std::int64_t>(scratch.size()),
                                   static_cast<std::int64_t>(scratch.size())};
   const kernels::Dropout dropout = DropoutWith(ordinals.data());
-  kernels::cpu::AttentionForward(stream, on_host, DoublesOf(x, shape.Width()), dropout, out, lse,
-                                 memory);
-  kernels::cpu::AttentionBackward(stream, on_host, DoublesOf(x, shape.Width()), dropout, out,
-                                  DoublesOf(dy, Queries()), lse,
-                                  DoublesOf(results.dqkv, shape.Width()), memory);
+  using Cpu = kernels::AttentionBy<kernels::cpu::Attend>;
+  Cpu::Forward(stream, on_host, DoublesOf(x, shape.Width()), dropout, out, lse, memory);
+  Cpu::Backward(stream, on_host, DoublesOf(x, shape.Width()), dropout, out,
+                DoublesOf(dy, Queries()), lse, DoublesOf(results.dqkv, shape.Width()), memory);
   return results;
 }
 
@@ -221,10 +220,10 @@ inline AttentionRun RunOwnAttention(const device::Stream& stream, const Attentio
   const GpuMatrix scratch(stream, sum, 1, elements, NoNumbers(elements));
   const test::OnGpu ordinals(stream, p.ordinals);
   const kernels::Dropout dropout = p.DropoutWith(ordinals.As<std::uint64_t>());
-  kernels::cuda::OwnAttentionForward(stream, s, qkv->View(), dropout, out->View(), lse->View(),
-                                     scratch.View());
-  kernels::cuda::OwnAttentionBackward(stream, s, qkv->View(), dropout, out->View(), dout->View(),
-                                      lse->View(), dqkv->View(), scratch.View());
+  using Own = kernels::AttentionBy<kernels::cuda::OwnAttention>;
+  Own::Forward(stream, s, qkv->View(), dropout, out->View(), lse->View(), scratch.View());
+  Own::Backward(stream, s, qkv->View(), dropout, out->View(), dout->View(), lse->View(),
+                dqkv->View(), scratch.View());
   AttentionRun run = {{out->Values(), lse->Values(), dqkv->Values()}, {}};
   for (const GpuMatrix* m : {out.get(), lse.get(), dqkv.get()}) {
     EXPECT_TRUE(m->GapsUntouched()) << Describe(p, dtype);

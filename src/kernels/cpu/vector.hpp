@@ -1,5 +1,5 @@
-// Vectors of one instruction set's width for attention's tiles, as vector types of the compiler,
-// whose arithmetic, comparisons and selections are operators. Everything is in an unnamed
+// Vectors of one instruction set's width for products and attention's tiles, as vector types of the
+// compiler, whose arithmetic, comparisons and selections are operators. Everything is in an unnamed
 // namespace, so that each file that includes this has its own copy. Files compiled with
 // -ffp-contract=fast fuse products and sums.
 #pragma once
