@@ -112,9 +112,10 @@ void SearchFromTheEnd(const std::string& path, Found&& found) {
   // Completes the line that begins with `start`; true if the search ends with it.
   const auto ends = [&](std::string_view start) {
     keep(start);
-    const bool take = std::exchange(whole, true) && !std::exchange(too_long, false) &&
-                      found(std::string_view(rest));
+    const bool take = whole && !too_long && found(std::string_view(rest));
     rest.clear();
+    whole = true;
+    too_long = false;
     return take;
   };
   while (begin > 0) {

@@ -22,6 +22,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
+#include "trireme/base/lists.hpp"
 #include "trireme/base/utf8.hpp"
 #include "trireme/report/append_file.hpp"
 
@@ -411,13 +412,11 @@ std::vector<std::string> CutEvents(const std::string& folder, std::int64_t step)
 
 std::vector<std::string> EventFiles(const std::string& folder) {
   std::vector<std::string> files;
-  std::error_code error, ignored;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (!entry->path().filename().string().starts_with(kPrefix)) continue;
-    if (entry->is_regular_file(ignored)) files.push_back(entry->path().string());
+  std::error_code ignored;
+  for (const std::string& name : NamesIn(folder)) {
+    const std::string path = folder + "/" + name;
+    if (name.starts_with(kPrefix) && fs::is_regular_file(path, ignored)) files.push_back(path);
   }
-  std::ranges::sort(files);
   return files;
 }
 
