@@ -164,11 +164,6 @@ std::optional<Holder> Parse(const std::string& text) {
   return std::nullopt;
 }
 
-std::string Describe(const Holder& holder) {
-  const std::string job = holder.job.empty() ? "" : fmt::format(", Slurm job {}", holder.job);
-  return fmt::format("host {}{}, process {}, since {}", holder.host, job, holder.pid, holder.since);
-}
-
 Fate FateOf(const Holder& holder, const Holder& self) {
   const bool same_host =
       !self.host.empty() && holder.host == self.host && holder.machine == self.machine;
@@ -256,6 +251,12 @@ void RemoveLeftovers(const std::string& lock, const std::string& token) {
     if (!IsToken(name.substr(name.rfind('.') + 1))) continue;
     ::unlink((path.parent_path() / name).c_str());
   }
+}
+
+// "host a, Slurm job 12, process 34, since 2026-11-22 15:04:05 UTC".
+std::string Describe(const Holder& holder) {
+  const std::string job = holder.job.empty() ? "" : fmt::format(", Slurm job {}", holder.job);
+  return fmt::format("host {}{}, process {}, since {}", holder.host, job, holder.pid, holder.since);
 }
 
 Error HeldBy(const std::string& lock, const Holder& holder, const Holder& self, bool runs) {
