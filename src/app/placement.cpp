@@ -9,6 +9,7 @@
 #include <map>
 #include <sstream>
 
+#include "trireme/base/lists.hpp"
 #include "trireme/comm/channel.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/stream.hpp"
@@ -170,18 +171,7 @@ Placement PlaceThreads(const comm::Runtime& runtime, const device::Options& opti
 
 // The choice of GPUs: which rank takes which GPU, and errors if that is impossible.
 
-namespace {
-
 using Ids = std::vector<std::string>;
-
-Ids Split(const std::string& text) {
-  std::istringstream words(text);
-  Ids ids;
-  for (std::string id; words >> id;) ids.push_back(id);
-  return ids;
-}
-
-}  // namespace
 
 int AssignGpu(const std::vector<Ids>& visible, int rank) {
   const Ids& mine = visible.at(static_cast<std::size_t>(rank));
@@ -235,7 +225,7 @@ GpuChoice ChooseGpu(const comm::Runtime& runtime, const device::Options& options
   if (!choice.use) return choice;
   std::vector<Ids> visible;
   for (const std::string& text : node.Gather(fmt::format("{}", fmt::join(device::GpuIds(), " ")))) {
-    visible.push_back(Split(text));
+    visible.push_back(WordsIn(text));
   }
   choice.device = AssignGpu(visible, node.Rank());
   std::map<std::string, int> ranks;  // by GPU: number of ranks

@@ -32,31 +32,28 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <limits>
-#include <optional>
 #include <random>
 #include <sstream>
 #include <utility>
 #include <vector>
 
-#include "lock_holder.hpp"
 #include "site_deck.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
+#include "trireme/base/lists.hpp"
 #include "trireme/deck/json_text.hpp"
 
 namespace trireme::app {
 
-namespace fs = std::filesystem;
-
 // Holders of a run folder: how they are described, and how one is proved gone.
 
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr std::size_t kTokenDigits = 32;
 constexpr std::size_t kMostLockBytes = 8192;  // of a lock file, which has about 700
@@ -75,14 +72,6 @@ constexpr auto kTexts = std::to_array<std::pair<const char*, std::string Holder:
 constexpr auto kNumbers = std::to_array<std::pair<const char*, std::int64_t Holder::*>>(
     {{"pid", &Holder::pid}, {"restarts", &Holder::restarts}, {"started", &Holder::started}});
 
-// The first line of a system file; empty if the file is missing.
-std::string FirstLine(const char* path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 // Cuts the text and replaces unprintable characters by '?', for lock files and messages.
 std::string Printable(std::string text) {
   text.resize(std::min(text.size(), kLongestValue));
@@ -92,33 +81,22 @@ std::string Printable(std::string text) {
   return text;
 }
 
-std::string LinkOf(const char* path) {
-  std::error_code error;
-  return std::filesystem::read_symlink(path, error).string();
-}
-
+// A process's state ('Z': ended, but its parent has not waited for it), number of threads that have
+// not ended, and start in clock ticks since boot; from /proc. nullopt if it cannot be read.
 struct ProcessState {
-  char state = 0;             // 'Z': ended, but its parent has not waited for it
-  std::int64_t threads = 0;   // threads that have not ended
-  std::int64_t started = -1;  // clock ticks since boot
+  char state = 0;
+  std::int64_t threads = 0, started = -1;
 };
-
-// The state of a process from /proc; nullopt if it cannot be read.
 std::optional<ProcessState> StateOf(std::int64_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  std::getline(file, line, '\0');  // the whole file; empty if the process has just ended
+  const std::string line = FirstLine(fmt::format("/proc/{}/stat", pid), '\0');
   // Field 2 is the program's name in parentheses, which may hold any character.
-  const std::size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
-  std::istringstream fields(line.substr(name_end + 1));
+  std::istringstream fields(line.substr(line.rfind(')') + 1));
   ProcessState process;
   std::string skipped;
   fields >> process.state;  // field 3
   for (int field = 4; field < 20; ++field) fields >> skipped;
   fields >> process.threads >> skipped >> process.started;  // fields 20, 21, 22
-  if (!fields) return std::nullopt;
-  return process;
+  return fields ? std::optional(process) : std::nullopt;
 }
 
 // False if the holder's process no longer exists. Asks kill(2), as /proc may hide processes.
@@ -129,13 +107,6 @@ bool Runs(const Holder& holder) {
   if (process->started != holder.started) return false;  // another process has this id now
   // A killed process that still has threads is inside a system call, and may be writing.
   return process->state != 'Z' || process->threads > 1;
-}
-
-std::string NewToken() {
-  std::random_device random;
-  std::string token;
-  while (token.size() < kTokenDigits) token += fmt::format("{:08x}", random());
-  return token;
 }
 
 bool IsToken(const std::string& text) {
@@ -152,14 +123,17 @@ Holder ThisProcess(const BatchJob& job) {
   self.host = Printable(host.data());
   self.machine = Printable(FirstLine("/etc/machine-id"));
   self.boot = Printable(FirstLine("/proc/sys/kernel/random/boot_id"));
-  self.namespaces = Printable(LinkOf("/proc/self/ns/pid") + " " + LinkOf("/proc/self/ns/time"));
+  std::error_code ignored;
+  self.namespaces = Printable(fs::read_symlink("/proc/self/ns/pid", ignored).string() + " " +
+                              fs::read_symlink("/proc/self/ns/time", ignored).string());
   self.pid = ::getpid();
   if (const auto process = StateOf(self.pid)) self.started = process->started;
   self.job = Printable(job.id);
   self.cluster = Printable(job.cluster);
   self.restarts = std::max(job.restarts, 0);
   self.since = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)));
-  self.token = NewToken();
+  std::random_device random;
+  while (self.token.size() < kTokenDigits) self.token += fmt::format("{:08x}", random());
   return self;
 }
 
@@ -181,16 +155,13 @@ std::optional<Holder> Parse(const std::string& text) {
       if (holder.*value != Printable(holder.*value)) return std::nullopt;
     }
     for (const auto& [name, value] : kNumbers) holder.*value = object.Integer(name);
-    const bool valid = holder.pid >= 1 && holder.pid <= std::numeric_limits<pid_t>::max();
-    return valid && IsToken(holder.token) ? std::optional(holder) : std::nullopt;
-  } catch (const Error&) {
-    return std::nullopt;
+    if (holder.pid >= 1 && holder.pid <= std::numeric_limits<pid_t>::max() &&
+        IsToken(holder.token)) {
+      return holder;
+    }
+  } catch (const Error&) {  // a member is missing or has another type
   }
-}
-
-std::string Describe(const Holder& holder) {
-  const std::string job = holder.job.empty() ? "" : fmt::format(", Slurm job {}", holder.job);
-  return fmt::format("host {}{}, process {}, since {}", holder.host, job, holder.pid, holder.since);
+  return std::nullopt;
 }
 
 Fate FateOf(const Holder& holder, const Holder& self) {
@@ -202,8 +173,8 @@ Fate FateOf(const Holder& holder, const Holder& self) {
       return {.runs = false, .gone = "the host was started again since"};
     }
     if (holder.boot == self.boot && holder.namespaces == self.namespaces) {
-      if (Runs(holder)) return {.runs = true, .gone = {}};
-      return {.runs = false, .gone = "its process has ended"};
+      const bool runs = Runs(holder);
+      return {.runs = runs, .gone = runs ? "" : "its process has ended"};
     }
   }
   // Job ids are unique only within a cluster.
@@ -223,48 +194,40 @@ namespace {
 constexpr std::size_t kLongestChain = 1000;  // each link is a job that was killed while starting
 constexpr int kMostAttempts = 1000;          // each failed attempt means that another job succeeded
 // Errors of link(2) due to others: a newcomer has taken the place, or the holder cleaned up.
-constexpr std::array<int, 4> kRaceErrors = {0, EEXIST, ENOENT, ESTALE};
+constexpr std::array kRaceErrors = {0, EEXIST, ENOENT, ESTALE};
 
 std::string AfterName(const std::string& lock, const Holder& holder) {
   return lock + ".after." + holder.token;
 }
 
-// Thrown if a lock cannot be read, so that nothing is known about it.
-class Unreadable : public Error {
- public:
-  explicit Unreadable(const Error& error) : Error(error.Code(), error.what()) {}
-};
-
-// The lock in the file `path`; nullopt if there is no file. Throws Unreadable if it cannot be read,
-// InputError if it is damaged.
-std::optional<Holder> ReadLock(const std::string& path, const std::string& lock) {
+// The lock in the file `path`; nullopt if there is no file. Throws InputError if it cannot be read
+// or is damaged. unreadable: whether it could not be read, so that nothing is known about it.
+std::optional<Holder> ReadLock(const std::string& path, const std::string& lock,
+                               bool* unreadable = nullptr) {
   const SmallFile file = ReadSmallFile(path, kMostLockBytes);
   if (!file.exists) return std::nullopt;
   if (file.fault.empty()) {
     if (auto holder = Parse(file.text)) return holder;
   }
+  if (unreadable != nullptr) *unreadable = file.unreadable;
   const std::string fault = !file.fault.empty() ? file.fault
                             : file.text.empty() ? "is empty"
                                                 : "is damaged";
-  const Error error = InputError(
+  throw InputError(
       fmt::format("{}: the lock of the run folder {}: another job may work there", path, fault),
       fmt::format("Make sure that no job uses the folder, then remove {}{}.", path,
                   path == lock ? "" : " and " + lock));
-  if (file.unreadable) throw Unreadable(error);
-  throw error;
 }
 
 // All locks of the chain in order; the last one is the holder. Empty: nobody holds the lock.
-std::vector<Holder> ReadChain(const std::string& lock) {
+std::vector<Holder> ReadChain(const std::string& lock, bool* unreadable = nullptr) {
   std::vector<Holder> chain;
-  std::optional<Holder> next = ReadLock(lock, lock);
-  while (next) {
+  for (auto next = ReadLock(lock, lock, unreadable); next;
+       next = ReadLock(AfterName(lock, chain.back()), lock, unreadable)) {
     chain.push_back(*next);
-    if (chain.size() > kLongestChain) {
-      throw InputError(fmt::format("{}: the lock of the run folder has no end", lock),
-                       fmt::format("Make sure that no job uses the folder, then remove {}.", lock));
-    }
-    next = ReadLock(AfterName(lock, chain.back()), lock);
+    if (chain.size() <= kLongestChain) continue;
+    throw InputError(fmt::format("{}: the lock of the run folder has no end", lock),
+                     fmt::format("Make sure that no job uses the folder, then remove {}.", lock));
   }
   return chain;
 }
@@ -283,24 +246,25 @@ bool Holds(const std::string& path, const std::string& lock, const std::string& 
 void RemoveLeftovers(const std::string& lock, const std::string& token) {
   const fs::path path(lock);
   const std::string prefix = path.filename().string() + ".";
-  std::error_code error;
-  std::vector<fs::path> leftovers;
-  for (fs::directory_iterator item(path.parent_path(), error), end; !error && item != end;
-       item.increment(error)) {
-    const std::string name = item->path().filename();
+  for (const std::string& name : NamesIn(path.parent_path().string())) {
     if (!name.starts_with(prefix) || name == prefix + "after." + token) continue;
-    if (IsToken(name.substr(name.rfind('.') + 1))) leftovers.push_back(item->path());
+    if (!IsToken(name.substr(name.rfind('.') + 1))) continue;
+    ::unlink((path.parent_path() / name).c_str());
   }
-  for (const fs::path& leftover : leftovers) ::unlink(leftover.c_str());
+}
+
+// "host a, Slurm job 12, process 34, since 2026-11-22 15:04:05 UTC".
+std::string Describe(const Holder& holder) {
+  const std::string job = holder.job.empty() ? "" : fmt::format(", Slurm job {}", holder.job);
+  return fmt::format("host {}{}, process {}, since {}", holder.host, job, holder.pid, holder.since);
 }
 
 Error HeldBy(const std::string& lock, const Holder& holder, const Holder& self, bool runs) {
-  const std::string folder = fs::path(lock).parent_path();
-  const std::string state =
-      runs ? "" : fmt::format(" (host {} cannot tell whether it still runs)", self.host);
   return InputError(
-      fmt::format("{}: another job {} this run folder: {}{}", folder,
-                  runs ? "uses" : "may still use", Describe(holder), state),
+      fmt::format(
+          "{}: another job {} this run folder: {}{}", FolderOf(lock),
+          runs ? "uses" : "may still use", Describe(holder),
+          runs ? "" : fmt::format(" (host {} cannot tell whether it still runs)", self.host)),
       fmt::format("Wait until it has ended, end it, or choose another folder (job.output). If it "
                   "is known to be gone, remove {}.",
                   lock));
@@ -325,15 +289,14 @@ RunLock::~RunLock() {
 }
 
 RunLock::Standing RunLock::Look(std::string* why) const {
+  bool unreadable = false;
   try {
-    const std::vector<Holder> chain = ReadChain(path_);
+    const std::vector<Holder> chain = ReadChain(path_, &unreadable);
     const bool mine = !chain.empty() && chain.back().token == token_;
     return mine ? Standing::kMine : Standing::kLost;
-  } catch (const Unreadable& error) {
-    if (why != nullptr) *why = error.what();
-    return Standing::kUnknown;
-  } catch (const Error&) {
-    return Standing::kLost;
+  } catch (const Error& error) {
+    if (unreadable && why != nullptr) *why = error.what();
+    return unreadable ? Standing::kUnknown : Standing::kLost;
   }
 }
 

@@ -96,9 +96,10 @@ std::string Stated(const deck::Deck& deck, const nlohmann::json& model, const st
   return by <= 0 ? text : std::to_string(dim.get<std::int64_t>() / by);
 }
 
-std::optional<std::int64_t> MaybeInteger(const deck::JsonObject& run, const std::string& name) {
-  if (!run.Has(name)) return std::nullopt;
-  return run.Integer(name);
+std::optional<std::int64_t> MaybeInteger(
+    const deck::JsonObject& run, const std::string& name, std::int64_t least = 0,
+    std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
+  return run.Has(name) ? std::optional(run.Integer(name, least, most)) : std::nullopt;
 }
 
 std::string MaybeText(const deck::JsonObject& run, const std::string& name,
@@ -131,69 +132,9 @@ std::string Describe(const Decider& decider) {
       decider.tokens, deck::Shown(decider.sha256));
 }
 
-void ParseDecider(const nlohmann::json& run, const std::string& path, RunRecord& record) {
-  if (!run.contains("validation")) return;
-  const deck::JsonObject decider = deck::JsonObject(run, path).Object("validation");
-  record.decider = {.set = decider.Text("set"),
-                    .sha256 = decider.Text("source_sha256"),
-                    .tokens = decider.Integer("tokens", 0, kMostTrainTokens),
-                    .windows = decider.Has("windows") ? decider.Integer("windows") : 0,
-                    .since = decider.Integer("since")};
-}
-
 // The list "mixture": the training files of a run, and how far each was used.
 
 constexpr double kLargestShare = 1e9;  // of weight or epochs, as in data.mixture
-
-const char* ShareName(const data::Proportion& proportion) {
-  return proportion.epochs > 0 ? "epochs" : "weight";
-}
-
-// The list "mixture" of a run.json that is not checked yet; null if there is none.
-const nlohmann::json* MixtureOf(const nlohmann::json& run) {
-  const auto found = run.find("mixture");
-  return found != run.end() && found->is_array() ? &*found : nullptr;
-}
-
-double ShareOf(const nlohmann::json& file) {
-  for (const char* name : {"epochs", "weight"}) {
-    const auto found = file.find(name);
-    if (found != file.end() && found->is_number()) return found->get<double>();
-  }
-  return 0;
-}
-
-// The list "mixture" as a deck would write it.
-std::string TextOf(const nlohmann::json& run) {
-  const nlohmann::json* files = MixtureOf(run);
-  if (files == nullptr) return "not set";
-  std::string text;
-  for (const nlohmann::json& file : *files) {
-    text += text.empty() ? "" : ", ";
-    text += fmt::format("{}{}{:.6g}", file.value("file", ""), file.contains("epochs") ? '*' : ':',
-                        ShareOf(file));
-  }
-  return text;
-}
-
-// The contents and shares of the files, without their names. Mixtures with equal identities have
-// the same order of windows.
-std::vector<std::string> IdentityOf(const nlohmann::json& run) {
-  const nlohmann::json* files = MixtureOf(run);
-  if (files == nullptr) return {run.value("source_sha256", "")};
-  double sum = 0;
-  for (const nlohmann::json& file : *files) sum += ShareOf(file);
-  std::vector<std::string> identity;
-  for (const nlohmann::json& file : *files) {
-    const bool epochs = file.contains("epochs");
-    const std::string share =
-        files->size() == 1 && !epochs
-            ? std::string()
-            : fmt::format(" {}{:.9g}", epochs ? '*' : ':', ShareOf(file) / (epochs ? 1 : sum));
-    identity.push_back(file.value("source_sha256", "") + share);
-  }
-  return identity;
-}
 
 // Reads the list "mixture" into record.mixture and the files' places into record.origin; does
 // nothing if there is none. Throws InputError that names path and member.
@@ -226,11 +167,45 @@ void ParseMixture(const nlohmann::json& run, const std::string& path, RunRecord&
   }
 }
 
-// A sentence on how the mixture differs between two run.json; empty: it does not.
-std::string MixtureChange(const nlohmann::json& was, const nlohmann::json& now) {
-  if (MixtureOf(was) == nullptr && MixtureOf(now) == nullptr) return {};
+double ShareOf(const data::Proportion& proportion) {
+  return proportion.epochs > 0 ? proportion.epochs : proportion.weight;
+}
+
+// The list "mixture" as a deck would write it.
+std::string TextOf(const std::vector<RunRecord::Source>& files) {
+  std::string text;
+  for (const auto& [file, sha256, source] : files) {
+    text += fmt::format("{}{}{}{:.6g}", text.empty() ? "" : ", ", file,
+                        source.proportion.epochs > 0 ? '*' : ':', ShareOf(source.proportion));
+  }
+  return text.empty() ? "not set" : text;
+}
+
+// The contents and shares of the files, without their names. Mixtures with equal identities have
+// the same order of windows.
+std::vector<std::string> IdentityOf(const RunRecord& run) {
+  if (run.mixture.empty()) return {run.source_sha256};
+  double sum = 0;
+  for (const RunRecord::Source& file : run.mixture) sum += ShareOf(file.source.proportion);
+  std::vector<std::string> identity;
+  for (const RunRecord::Source& file : run.mixture) {
+    const bool epochs = file.source.proportion.epochs > 0;
+    std::string& of_file = identity.emplace_back(file.sha256);
+    if (run.mixture.size() == 1 && !epochs) continue;
+    of_file += fmt::format(" {}{:.9g}", epochs ? '*' : ':',
+                           ShareOf(file.source.proportion) / (epochs ? 1 : sum));
+  }
+  return identity;
+}
+
+// A sentence on how the mixture differs between two runs; empty: it does not.
+std::string MixtureChange(const RunRecord& was, const nlohmann::json& run) {
+  RunRecord now;
+  now.source_sha256 = deck::TextOf(run, "source_sha256");
+  ParseMixture(run, was.path, now);
+  if (was.mixture.empty() && now.mixture.empty()) return {};
   if (IdentityOf(was) == IdentityOf(now)) return {};
-  const std::string then = TextOf(was), text = TextOf(now);
+  const std::string then = TextOf(was.mixture), text = TextOf(now.mixture);
   if (then == text) {
     return fmt::format(
         "data.mixture = {}: a file has other contents than when the checkpoint was "
@@ -286,14 +261,13 @@ nlohmann::json MixtureJson(const std::vector<data::MixtureFile>& files, const da
   for (std::size_t i = 0; i < files.size(); ++i) {
     const data::TokenFile& file = corpus.Of(static_cast<int>(i));
     const data::Proportion& proportion = files[i].proportion;
-    list.push_back(
-        {{"file", files[i].path},
-         {ShareName(proportion), proportion.epochs > 0 ? proportion.epochs : proportion.weight},
-         {"source_sha256", file.SourceSha256()},
-         {"train_tokens", file.Size(data::Split::kTrain)},
-         {"windows", sampler.WindowsOf(static_cast<std::int64_t>(i))},
-         {"windows_used", places[i].windows},
-         {"tokens", places[i].targets}});
+    list.push_back({{"file", files[i].path},
+                    {proportion.epochs > 0 ? "epochs" : "weight", ShareOf(proportion)},
+                    {"source_sha256", file.SourceSha256()},
+                    {"train_tokens", file.Size(data::Split::kTrain)},
+                    {"windows", sampler.WindowsOf(static_cast<std::int64_t>(i))},
+                    {"windows_used", places[i].windows},
+                    {"tokens", places[i].targets}});
   }
   return list;
 }
@@ -332,11 +306,16 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
                      .targets = run.Integer("tokens")};
   }
   ParseMixture(record.json, path, record);
-  ParseDecider(record.json, path, record);
-  if (run.Has("train_tokens")) {
-    record.train_tokens = run.Integer("train_tokens", 2, kMostTrainTokens);
+  if (run.Has("validation")) {
+    const deck::JsonObject decider = run.Object("validation");
+    record.decider = {.set = decider.Text("set"),
+                      .sha256 = decider.Text("source_sha256"),
+                      .tokens = decider.Integer("tokens", 0, kMostTrainTokens),
+                      .windows = MaybeInteger(decider, "windows").value_or(0),
+                      .since = decider.Integer("since")};
   }
-  if (run.Has("seed")) record.seed = run.Integer("seed", 0, kMostSeed);
+  record.train_tokens = MaybeInteger(run, "train_tokens", 2, kMostTrainTokens);
+  record.seed = MaybeInteger(run, "seed", 0, kMostSeed);
   record.length = MaybeInteger(run, "sequence_length");
   record.stride = MaybeInteger(run, "stride");
   record.batch = MaybeInteger(run, "batch");
@@ -531,7 +510,7 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
     return run.contains("document_mask") ? DeckText(run.at("document_mask")) : "no";
   };
   change("data.document_mask", masked(record.json), masked(now));
-  if (std::string mixture = MixtureChange(record.json, now); !mixture.empty()) {
+  if (std::string mixture = MixtureChange(record, now); !mixture.empty()) {
     changes.push_back(std::move(mixture));
   }
   for (const char* section : {"model", "optimizer", "schedule"}) {

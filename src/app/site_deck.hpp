@@ -3,9 +3,8 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "trireme/deck/deck.hpp"
 
@@ -15,7 +14,7 @@ namespace trireme::app {
 inline constexpr const char* kSiteDeckVariable = "TRIREME_SITE_DECK";
 
 // The keys that a site may set: how jobs use the machine, but nothing that a run computes.
-std::span<const std::string_view> SiteKeys();
+const std::vector<std::string>& SiteKeys();
 
 // Sets keys that the user's deck and command line leave out to the values in the site's deck. path,
 // text: the site's file and its content. Of the keys that together decide when checkpoints are

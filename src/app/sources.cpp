@@ -20,6 +20,7 @@
 #include "trireme/app/batch_job.hpp"
 #include "trireme/app/job.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/lists.hpp"
 #include "trireme/base/program.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/comm/channel.hpp"
@@ -259,17 +260,14 @@ std::string ReadDeckFile(const std::string& path, const std::function<std::strin
   std::error_code error;
   const bool regular = fs::is_regular_file(path, error);
   std::ifstream file(path);
-  std::string text;
-  if (regular && file) {
-    text.resize(static_cast<std::size_t>(kMostDeckBytes) + 1);
-    file.read(text.data(), std::ssize(text));
-    text.resize(static_cast<std::size_t>(file.gcount()));
-  }
+  std::string text(static_cast<std::size_t>(kMostDeckBytes) + 1, '\0');
+  if (regular) file.read(text.data(), std::ssize(text));
+  text.resize(static_cast<std::size_t>(file.gcount()));
   if (!regular || file.bad() || !file.is_open()) {
-    const char* reason = error ? "" : regular ? ": no permission" : ": is not a file";
-    throw InputError(fmt::format("{}: the deck cannot be read{}{}", path,
-                                 error ? ": " + error.message() : "", reason),
-                     hint());
+    const std::string reason = error     ? error.message()
+                               : regular ? "no permission"
+                                         : "is not a file";
+    throw InputError(fmt::format("{}: the deck cannot be read: {}", path, reason), hint());
   }
   if (std::ssize(text) > kMostDeckBytes) {
     throw InputError(fmt::format("{}: longer than a deck can be, {} bytes", path, kMostDeckBytes),
@@ -419,35 +417,26 @@ void ReadConfig(const deck::Deck& deck, Sources& sources) {
   sources.config_path = folder + "/" + hf::kConfigFile;
 }
 
-Start StartOf(Located found, const std::vector<std::string>& damaged, bool weights_alone) {
-  return {.candidates = std::move(found.choice.candidates),
-          .weights_alone = weights_alone,
-          .passed_over = std::move(found.choice.others),
-          .damaged = damaged,
-          .warnings = {},
-          .record = std::move(found.record)};
-}
-
-// The checkpoints that can give a new run its weights, except those in `damaged`.
-Start ReadWeights(const deck::Deck& deck, const std::vector<std::string>& damaged) {
-  const std::string path = checkpoint::Read(deck).start_from;
-  if (path.empty()) return {};
-  Located found = LocateWhole(path, damaged);
-  if (!found.record) throw checkpoint::NoneComplete(found.choice);
-  return StartOf(std::move(found), damaged, true);
-}
-
-// The checkpoints that the job may start from, except those in `damaged`; none for a run that ended
-// before its first checkpoint.
-Start ReadStart(const CommandLine& line, const deck::Deck& deck,
+// The checkpoints that the job may start from, except those in `damaged`: those of the run `run`
+// or, if that is empty, those that can give a new run its weights. None for a run that ended before
+// its first checkpoint.
+Start ReadStart(const std::string& run, const deck::Deck& deck,
                 const std::vector<std::string>& damaged = {}) {
   const Task task = Read(deck).task;
   if (task == Task::kTokenize || task == Task::kVerify || task == Task::kImport) return {};
-  const std::string& run = line.resume;
-  if (run.empty()) return ReadWeights(deck, damaged);
-  Located found = LocateWhole(run, damaged);
-  if (found.record) return StartOf(std::move(found), damaged, false);
-  if (task != Task::kTrain || !Exists(run + "/deck.in") || !found.choice.Unstarted()) {
+  const std::string path = run.empty() ? checkpoint::Read(deck).start_from : run;
+  if (path.empty()) return {};
+  Located found = LocateWhole(path, damaged);
+  if (found.record) {
+    return {.candidates = std::move(found.choice.candidates),
+            .weights_alone = run.empty(),
+            .passed_over = std::move(found.choice.others),
+            .damaged = damaged,
+            .warnings = {},
+            .record = std::move(found.record)};
+  }
+  if (run.empty() || task != Task::kTrain || !Exists(run + "/deck.in") ||
+      !found.choice.Unstarted()) {
     throw checkpoint::NoneComplete(found.choice);
   }
   RequireNoneWritten(run, found.choice.folder);
@@ -488,11 +477,11 @@ Sources ReadSources(const deck::Schema& schema, const CommandLine& line) {
   }
   ReadSite(line, sources);
   const deck::Deck deck = ParseAlone(schema, line, sources);
-  sources.start = ReadStart(line, deck);
+  sources.start = ReadStart(line.resume, deck);
   ReadConfig(deck, sources);
   if (!line.resume.empty() && sources.start.candidates.empty()) {
     sources.start.weights_alone = true;  // lets ParseAlone keep checkpoint.start_from
-    sources.start = ReadWeights(ParseAlone(schema, line, sources), {});
+    sources.start = ReadStart({}, ParseAlone(schema, line, sources));
   }
   if (!warning.empty()) sources.start.warnings.push_back(warning);
   return sources;
@@ -516,7 +505,7 @@ void FindAgain(const comm::Communicator& world, const CommandLine& line, const d
                Start& start) {
   world.Together([&] {
     if (!world.IsRoot()) return;
-    Start found = ReadStart(line, deck, start.damaged);
+    Start found = ReadStart(line.resume, deck, start.damaged);
     if (found.candidates.empty()) {
       throw InputError(fmt::format("{}: its checkpoints are gone", line.resume), "Start again.");
     }
@@ -557,50 +546,34 @@ deck::Deck ParseDeck(const deck::Schema& schema, const CommandLine& line, const 
 
 namespace {
 
-constexpr std::array<std::string_view, 22> kSiteKeys = {"run.pin",
-                                                        "run.hang_timeout",
-                                                        "run.check_replicas_every",
-                                                        "run.mtbf_hours",
-                                                        "data.staging",
-                                                        "data.staging_path",
-                                                        "data.read_ahead",
-                                                        "checkpoint.every_steps",
-                                                        "checkpoint.every_minutes",
-                                                        "checkpoint.auto",
-                                                        "checkpoint.max_failures",
-                                                        "checkpoint.max_restarts",
-                                                        "checkpoint.keep",
-                                                        "checkpoint.local",
-                                                        "checkpoint.drain_every",
-                                                        "checkpoint.local_survival",
-                                                        "checkpoint.keep_every_steps",
-                                                        "checkpoint.async",
-                                                        "checkpoint.writers",
-                                                        "checkpoint.io_hints",
-                                                        "monitor.tensorboard",
-                                                        "monitor.report"};
-
 // Keys that together decide when checkpoints are written. If the user sets one, the site sets none.
-constexpr std::array<std::string_view, 4> kWhenToWrite = {
-    "checkpoint.every_steps", "checkpoint.every_minutes", "checkpoint.auto",
-    "checkpoint.drain_every"};
+constexpr std::array kWhenToWrite = {"checkpoint.every_steps", "checkpoint.every_minutes",
+                                     "checkpoint.auto", "checkpoint.drain_every"};
 
 }  // namespace
 
-std::span<const std::string_view> SiteKeys() { return kSiteKeys; }
+const std::vector<std::string>& SiteKeys() {
+  static const std::vector<std::string> keys = WordsIn(
+      "run.pin run.hang_timeout run.check_replicas_every run.mtbf_hours data.staging "
+      "data.staging_path data.read_ahead checkpoint.every_steps checkpoint.every_minutes "
+      "checkpoint.auto checkpoint.max_failures checkpoint.max_restarts checkpoint.keep "
+      "checkpoint.local checkpoint.drain_every checkpoint.local_survival "
+      "checkpoint.keep_every_steps checkpoint.async checkpoint.writers checkpoint.io_hints "
+      "monitor.tensorboard monitor.report");
+  return keys;
+}
 
 void SupplySite(const deck::Schema& schema, const std::string& text, const std::string& path,
                 deck::Deck& user) {
   const deck::Deck site = deck::Deck::Parse(schema, text, path, {});
   const bool user_decides_when =
-      std::any_of(kWhenToWrite.begin(), kWhenToWrite.end(),
-                  [&](std::string_view name) { return user.Given(std::string(name)); });
+      std::ranges::any_of(kWhenToWrite, [&](const char* name) { return user.Given(name); });
   std::vector<std::string> refused;
   for (const auto& [section, help] : schema.Sections()) {
     for (const auto& [key, value] : site.Section(section)) {
       const std::string name = section + "." + key;
       if (!site.Given(name)) continue;
-      if (!Holds(kSiteKeys, name)) {
+      if (!Holds(SiteKeys(), name)) {
         refused.push_back(fmt::format(
             "{}: {} = {}: not for a site's deck: it says what is computed, which stands "
             "in a user's own deck",
@@ -615,7 +588,7 @@ void SupplySite(const deck::Schema& schema, const std::string& text, const std::
       fmt::format("{}", fmt::join(refused, "\n")),
       fmt::format("A site may give {}. Tell those who keep the file that {} names; without the "
                   "variable the site has no say.",
-                  fmt::join(kSiteKeys, ", "), kSiteDeckVariable));
+                  fmt::join(SiteKeys(), ", "), kSiteDeckVariable));
 }
 
 // Small files shared between jobs.

@@ -369,13 +369,10 @@ data::TokenFile OpenTokens(const Request& request, const Ranks& ranks, const Fil
 std::vector<data::TokenFile> OpenCorpus(const Request& request, const Ranks& ranks,
                                         const Files& files, const comm::ProcessGrid& grid) {
   std::vector<data::TokenFile> corpus;
+  if (request.data.mixture.empty()) corpus.push_back(OpenTokens(request, ranks, files, grid));
   for (const data::MixtureFile& file : request.data.mixture) {
     corpus.push_back(
         Open(ranks, files, file.path, KeepingOf(request, corpus.empty(), grid.Replica().IsRoot())));
-  }
-  if (corpus.empty()) {
-    corpus.push_back(
-        Open(ranks, files, request.data.file, KeepingOf(request, true, grid.Replica().IsRoot())));
   }
   return corpus;
 }

@@ -11,10 +11,14 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <random>
+#include <sstream>
 #include <thread>
 #include <vector>
 
+#include "trireme/base/lists.hpp"
 #include "trireme/base/utf8.hpp"
 
 namespace trireme {
@@ -247,6 +251,29 @@ void Rename(const std::string& from, const std::string& to) {
 void RenameDurably(const std::string& from, const std::string& to) {
   Rename(from, to);
   SyncPath(FolderOf(to));
+}
+
+std::vector<std::string> WordsIn(const std::string& text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
+std::string FirstLine(const std::string& path, char end) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line, end);
+  return line;
+}
+
+std::vector<std::string> NamesIn(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator item(folder, error), end; !error && item != end;
+       item.increment(error)) {
+    names.push_back(item->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 std::string FolderOf(const std::string& path) {

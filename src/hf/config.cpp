@@ -6,14 +6,12 @@
 #include <array>
 #include <cstddef>
 #include <filesystem>
-#include <iterator>
-#include <map>
 #include <set>
-#include <sstream>
 #include <string_view>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/lists.hpp"
 #include "trireme/deck/json_text.hpp"
 #include "trireme/hf/weights.hpp"
 
@@ -93,7 +91,7 @@ class ConfigKeys {
 
 // Keys that do not change what the weights compute, separated by blanks: names, tokens, training,
 // generation, caches.
-constexpr std::string_view kKept =
+constexpr const char* kKept =
     "_attn_implementation_autoset _commit_hash _name_or_path architectures bad_words_ids "
     "begin_suppress_tokens bos_token_id chunk_size_feed_forward decoder_start_token_id "
     "diversity_penalty do_sample dtype early_stopping encoder_no_repeat_ngram_size "
@@ -109,37 +107,20 @@ constexpr std::string_view kKept =
     "top_k top_p torch_dtype torchscript transformers_version typical_p use_bfloat16 "
     "use_cache";
 
-// Keys that change the computation or the meaning of the weights, and why they are refused unless
-// they are null, false, 0 or empty.
-const std::map<std::string, const char*>& Refused() {
-  constexpr const char* kExperts = "mixtures of experts are not computed";
-  constexpr const char* kScaled = "a factor that the model does not have";
-  constexpr const char* kCode = "the model's code lies in the folder, and none of it is run";
-  static const std::map<std::string, const char*> refused = {
-      {"add_cross_attention", "there is no encoder"},
-      {"attention_multiplier", kScaled},
-      {"attn_logit_softcapping", kScaled},
-      {"auto_map", kCode},
-      {"cross_attention_hidden_size", "there is no encoder"},
-      {"embedding_multiplier", kScaled},
-      {"final_logit_softcapping", kScaled},
-      {"is_encoder_decoder", "there is no encoder"},
-      {"logit_scale", kScaled},
-      {"logits_scaling", kScaled},
-      {"n_routed_experts", kExperts},
-      {"no_rope_layers", "all layers have rotary positions"},
-      {"num_experts", kExperts},
-      {"num_experts_per_tok", kExperts},
-      {"num_local_experts", kExperts},
-      {"pruned_heads", "all layers have the same heads"},
-      {"quantization_config", "quantised weights are not read"},
-      {"query_pre_attn_scalar", kScaled},
-      {"residual_multiplier", kScaled},
-      {"text_config", "a model of text alone is expected"},
-      {"vision_config", "a model of text alone is expected"},
-  };
-  return refused;
-}
+// Keys that change the computation or the meaning of the weights, after the reason why they are
+// refused unless they are null, false, 0 or empty.
+constexpr std::pair<const char*, const char*> kRefused[] = {
+    {"there is no encoder", "add_cross_attention cross_attention_hidden_size is_encoder_decoder"},
+    {"a factor that the model does not have",
+     "attention_multiplier attn_logit_softcapping embedding_multiplier final_logit_softcapping "
+     "logit_scale logits_scaling query_pre_attn_scalar residual_multiplier"},
+    {"the model's code lies in the folder, and none of it is run", "auto_map"},
+    {"mixtures of experts are not computed",
+     "n_routed_experts num_experts num_experts_per_tok num_local_experts"},
+    {"all layers have rotary positions", "no_rope_layers"},
+    {"all layers have the same heads", "pruned_heads"},
+    {"quantised weights are not read", "quantization_config"},
+    {"a model of text alone is expected", "text_config vision_config"}};
 
 bool SaysNo(const nlohmann::json& value) {
   const bool empty = (value.is_array() || value.is_object()) && value.empty();
@@ -149,16 +130,18 @@ bool SaysNo(const nlohmann::json& value) {
 // Refuses members that change the computation in a way that no family here has; returns those that
 // are in no list.
 std::vector<std::string> CheckOtherKeys(const ConfigKeys& config) {
-  std::istringstream words{std::string(kKept)};
-  const std::set<std::string> kept(std::istream_iterator<std::string>(words), {});
+  const auto lists = [](const char* words, const std::string& name) {
+    return std::ranges::count(WordsIn(words), name) > 0;
+  };
   std::vector<std::string> unknown;
   for (const std::string& name : config.Unread()) {
-    const auto refused = Refused().find(name);
-    if (refused != Refused().end()) {
-      if (!SaysNo(config.At(name))) throw config.Complain(name, refused->second);
-      continue;
+    const auto refused = std::ranges::find_if(
+        kRefused, [&](const auto& reason) { return lists(reason.second, name); });
+    if (refused == std::end(kRefused)) {
+      if (!lists(kKept, name)) unknown.push_back(name);
+    } else if (!SaysNo(config.At(name))) {
+      throw config.Complain(name, refused->first);
     }
-    if (!kept.contains(name)) unknown.push_back(name);
   }
   return unknown;
 }

@@ -9,6 +9,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
+#include "trireme/base/lists.hpp"
 #include "trireme/deck/deck.hpp"
 #include "trireme/deck/json_text.hpp"
 #include "trireme/hf/weights.hpp"
@@ -122,12 +123,9 @@ Error NotAModel(const std::string& folder, const std::string& lacks) {
         },
         "{0}: holds {1}, which is not the name of a model's weights",
         "Those are model.safetensors, or several files with model.safetensors.index.json."}}};
-  std::set<std::string> names;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    names.insert(entry.path().filename().string());
-  }
-  const bool weights = names.contains(kSingleFile) || names.contains(kIndexFile);
+  const std::vector<std::string> names = NamesIn(folder);
+  const bool weights =
+      std::ranges::count(names, kSingleFile) + std::ranges::count(names, kIndexFile) > 0;
   for (const Sign& sign : signs) {
     if (weights && &sign != &signs.front()) break;
     const auto found = std::find_if(names.begin(), names.end(), sign.is);

@@ -197,10 +197,10 @@ class ShareWriter {
         fmt::format("the checkpoint has no tensor {} of the model's shape", part.name));
   }
   const PositionedFile* File() {
-    const auto found = files_.find(name_);
-    if (found != files_.end()) return &found->second;
-    PositionedFile file(folder_ + "/" + name_, PositionedFile::Access::kWrite, ExitCode::kFailed);
-    return &files_.emplace(name_, std::move(file)).first->second;
+    return &files_
+                .try_emplace(name_, folder_ + "/" + name_, PositionedFile::Access::kWrite,
+                             ExitCode::kFailed)
+                .first->second;
   }
 
   // Adds pieces for elements [first, last) of a parameter, cut where the checkpoint's segments end.

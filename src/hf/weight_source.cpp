@@ -103,10 +103,7 @@ struct WeightSource::State {
 
   const PositionedFile& Open(const std::string& path) {
     const std::lock_guard lock(mutex);
-    const auto found = files.find(path);
-    if (found != files.end()) return found->second;
-    return files
-        .emplace(path, PositionedFile(path, PositionedFile::Access::kRead, ExitCode::kBadInput))
+    return files.try_emplace(path, path, PositionedFile::Access::kRead, ExitCode::kBadInput)
         .first->second;
   }
 
@@ -322,30 +319,36 @@ std::int64_t ConvertAll(const In* in, std::int64_t count, Out* out, const Conver
 // A value is infinite or NaN if and only if all exponent bits are ones.
 bool FiniteBfloat16(std::uint16_t bits) { return (bits & 0x7f80) != 0x7f80; }
 bool FiniteHalf(std::uint16_t bits) { return (bits & 0x7c00) != 0x7c00; }
-bool FiniteFloat(float value) {
+bool Finite(double value) { return std::isfinite(value); }
+bool Finite(float value) {
   constexpr std::uint32_t kExponent = 0x7f800000;
   return (std::bit_cast<std::uint32_t>(value) & kExponent) != kExponent;
 }
-bool FiniteDouble(double value) { return std::isfinite(value); }
+
+// The same for results of type Out, fp32 or fp64.
+template <typename Out, typename In, typename Convert>
+std::int64_t ConvertTo(const void* in, std::int64_t count, void* out, const Convert& convert) {
+  return ConvertAll(static_cast<const In*>(in), count, static_cast<Out*>(out), convert,
+                    [](Out value) { return Finite(value); });
+}
 
 template <typename In>
-std::int64_t NarrowFrom(const In* in, std::int64_t count, Stored to, void* out) {
-  const auto same = [](In value) { return value; };
+std::int64_t NarrowFrom(const void* in, std::int64_t count, Stored to, void* out) {
+  const auto single = [](In value) { return static_cast<float>(value); };
+  const auto narrow = [&](auto convert, auto is_finite) {
+    return ConvertAll(
+        static_cast<const In*>(in), count, static_cast<std::uint16_t*>(out),
+        [&](In value) { return convert(single(value)); }, is_finite);
+  };
   switch (to) {
     case Stored::kF32:
-      return ConvertAll(
-          in, count, static_cast<float*>(out), [](In value) { return static_cast<float>(value); },
-          FiniteFloat);
+      return ConvertTo<float, In>(in, count, out, single);
     case Stored::kF64:
-      return ConvertAll(in, count, static_cast<double*>(out), same, FiniteDouble);
+      return ConvertTo<double, In>(in, count, out, [](In value) { return value; });
     case Stored::kBf16:
-      return ConvertAll(
-          in, count, static_cast<std::uint16_t*>(out),
-          [](In value) { return RoundToBfloat16(static_cast<float>(value)); }, FiniteBfloat16);
+      return narrow(RoundToBfloat16, FiniteBfloat16);
     case Stored::kF16:
-      return ConvertAll(
-          in, count, static_cast<std::uint16_t*>(out),
-          [](In value) { return ToHalf(static_cast<float>(value)); }, FiniteHalf);
+      return narrow(ToHalf, FiniteHalf);
   }
   return kAllFinite;
 }
@@ -368,24 +371,20 @@ std::int64_t Widen(Stored from, const void* in, std::int64_t count, void* out) {
   const auto same = [](auto value) { return value; };
   switch (from) {
     case Stored::kF32:
-      return ConvertAll(static_cast<const float*>(in), count, static_cast<float*>(out), same,
-                        FiniteFloat);
+      return ConvertTo<float, float>(in, count, out, same);
     case Stored::kF64:
-      return ConvertAll(static_cast<const double*>(in), count, static_cast<double*>(out), same,
-                        FiniteDouble);
+      return ConvertTo<double, double>(in, count, out, same);
     case Stored::kBf16:
-      return ConvertAll(static_cast<const std::uint16_t*>(in), count, static_cast<float*>(out),
-                        FromBfloat16, FiniteFloat);
+      return ConvertTo<float, std::uint16_t>(in, count, out, FromBfloat16);
     case Stored::kF16:
-      return ConvertAll(static_cast<const std::uint16_t*>(in), count, static_cast<float*>(out),
-                        FromHalf, FiniteFloat);
+      return ConvertTo<float, std::uint16_t>(in, count, out, FromHalf);
   }
   return kAllFinite;
 }
 
 std::int64_t Narrow(Dtype from, const void* in, std::int64_t count, Stored to, void* out) {
-  if (from == Dtype::kFloat64) return NarrowFrom(static_cast<const double*>(in), count, to, out);
-  return NarrowFrom(static_cast<const float*>(in), count, to, out);
+  return from == Dtype::kFloat64 ? NarrowFrom<double>(in, count, to, out)
+                                 : NarrowFrom<float>(in, count, to, out);
 }
 
 // Names of tensors with and without their common prefix.

@@ -6,17 +6,82 @@
 #include <cmath>
 #include <numbers>
 
+#include "trireme/base/lists.hpp"
 #include "trireme/deck/keys.hpp"
+#include "trireme/deck/schema.hpp"
 
 namespace trireme::model {
+
+namespace {
 
 // Presets: known models, as values for keys of [model] that a deck leaves out.
 
 using PresetValues = std::vector<std::pair<std::string, std::string>>;  // key, value
 
-const std::vector<std::pair<std::string, PresetValues>>& Presets();  // by name, in help's order
+// The values of "key=value key=value ...".
+PresetValues Values(const std::string& text) {
+  PresetValues values;
+  for (const std::string& word : WordsIn(text)) {
+    const std::size_t at = word.find('=');
+    values.emplace_back(word.substr(0, at), word.substr(at + 1));
+  }
+  return values;
+}
 
-namespace {
+// The JSC course's Transformer (layers of Vaswani et al. 2017) for WikiText-2, but causal.
+constexpr const char* kJsc =
+    "dim=128 heads=4 layers=2 ffn=2048 norm=layernorm norm_position=post activation=relu "
+    "position=sinusoidal bias=yes tie_embeddings=no scale_embedding=yes dropout=0.1 "
+    "attention_dropout=0.1 ffn_dropout=0.1 init=xavier";
+
+// GPT-2 (Radford et al. 2019): widths of table 2; dropout as in the published code.
+PresetValues Gpt2(int dim, int heads, int layers) {
+  return Values(fmt::format(
+      "dim={} heads={} layers={} ffn={} max_positions=1024 norm=layernorm norm_position=pre "
+      "activation=gelu position=learned bias=yes tie_embeddings=yes dropout=0.1 "
+      "attention_dropout=0.1 init=gpt2",
+      dim, heads, layers, 4 * dim));
+}
+
+// Llama (Touvron et al. 2023) shrunk to course sizes: RMSNorm, SwiGLU, rotary positions, no biases.
+PresetValues Llama(int dim, int heads, int kv_heads, int layers, int ffn) {
+  return Values(fmt::format(
+      "dim={} heads={} kv_heads={} layers={} ffn={} max_positions=2048 norm=rmsnorm "
+      "norm_position=pre activation=swiglu position=rope bias=no tie_embeddings=yes init=gpt2",
+      dim, heads, kv_heads, layers, ffn));
+}
+
+// Llama 3 (Grattafiori et al. 2024, table 3; 3.2's model cards for the two smaller ones). Rotary
+// scaling of versions 3.1 and 3.2: contexts of 131,072 tokens after training on 8,192.
+PresetValues Llama3(int dim, int heads, int layers, int ffn, int factor, bool tied) {
+  constexpr int kHeadDim = 128, kSmallest = 2048;
+  return Values(fmt::format(
+      "dim={} heads={} kv_heads=8 head_dim={} layers={} ffn={} max_positions=131072 "
+      "rope_theta=500000 rope_scaling=llama3 rope_factor={} rope_original_positions=8192 "
+      "rope_low_frequency_factor=1 rope_high_frequency_factor=4 norm_epsilon=1e-5 norm=rmsnorm "
+      "norm_position=pre activation=swiglu position=rope bias=no tie_embeddings={} init=gpt2",
+      dim, heads, dim == kSmallest ? kHeadDim / 2 : kHeadDim, layers, ffn, factor,
+      tied ? "yes" : "no"));
+}
+
+// By name, in help's order.
+const std::vector<std::pair<std::string, PresetValues>>& Presets() {
+  static const std::vector<std::pair<std::string, PresetValues>> presets = {
+      {"jsc", Values(kJsc)},
+      {"gpt2_124m", Gpt2(768, 12, 12)},
+      {"gpt2_355m", Gpt2(1024, 16, 24)},
+      {"gpt2_774m", Gpt2(1280, 20, 36)},
+      {"gpt2_1558m", Gpt2(1600, 25, 48)},
+      {"llama_5m", Llama(128, 4, 2, 4, 384)},
+      {"llama_15m", Llama(288, 6, 6, 6, 768)},
+      {"llama_42m", Llama(512, 8, 8, 8, 1376)},
+      {"llama_110m", Llama(768, 12, 12, 12, 2048)},
+      {"llama3_1b", Llama3(2048, 32, 16, 8192, 32, true)},
+      {"llama3_3b", Llama3(3072, 24, 28, 8192, 32, true)},
+      {"llama3_8b", Llama3(4096, 32, 32, 14336, 8, false)},
+      {"llama3_70b", Llama3(8192, 64, 80, 28672, 8, false)}};
+  return presets;
+}
 
 constexpr deck::Names<2> kModelKinds = {"decoder", "encoder_decoder"};
 constexpr deck::Names<2> kNorms = {"layernorm", "rmsnorm"};
@@ -54,50 +119,6 @@ const char* NameOf(Recompute recompute) {
 
 const char* NameOf(RopeScaling scaling) {
   return kRopeScalings.at(static_cast<std::size_t>(scaling));
-}
-
-std::vector<Setting> SettingsOf(const Options& o) {
-  const auto name = [](const auto& names, auto value) -> std::string {
-    return names.at(static_cast<std::size_t>(value));
-  };
-  std::vector<Setting> settings = {
-      {"vocabulary", o.asked_vocabulary},
-      {"dim", o.dim},
-      {"heads", o.heads},
-      {"kv_heads", o.kv_heads},
-      {"head_dim", o.head_dim},
-      {"layers", o.layers},
-      {"ffn", o.ffn},
-      {"max_positions", o.max_positions},
-      {"rope_theta", o.rope_theta, true, true},
-      {"rope_scaling", name(kRopeScalings, o.rope_scaling), true, true},
-      {"rope_factor", o.rope_factor, true, true},
-      {"rope_original_positions", o.rope_original_positions, true, true},
-      {"rope_low_frequency_factor", o.rope_low_frequency_factor, true, true},
-      {"rope_high_frequency_factor", o.rope_high_frequency_factor, true, true},
-      {"rope_beta_fast", o.rope_beta_fast, true, true},
-      {"rope_beta_slow", o.rope_beta_slow, true, true},
-      {"rope_attention_factor", o.rope_attention_factor, true, true},
-      {"norm_epsilon", o.norm_epsilon},
-      {"norm", name(kNorms, o.norm)},
-      {"norm_position", name(kNormPositions, o.norm_position)},
-      {"activation", name(kActivations, o.activation)},
-      {"position", name(kPositions, o.position)},
-      {"qk_norm", o.qk_norm},
-      {"bias", o.bias},
-      {"qkv_bias", o.qkv_bias},
-      {"tie_embeddings", o.tie_embeddings},
-      {"scale_embedding", o.scale_embedding},
-      {"dropout", o.dropout, false},
-      {"attention_dropout", o.attention_dropout, false},
-      {"ffn_dropout", o.ffn_dropout, false},
-      {"init", name(kInits, o.init), false},
-      {"init_deviation", o.init_deviation, false}};
-  if (!o.Translates()) return settings;
-  settings.push_back({"kind", name(kModelKinds, o.kind)});
-  settings.push_back({"encoder_layers", o.encoder_layers});
-  settings.push_back({"shared_vocabulary", o.shared_vocabulary});
-  return settings;
 }
 
 namespace {
@@ -201,6 +222,29 @@ void Bind(deck::Keys keys, Options& o) {
 }
 
 }  // namespace
+
+std::vector<Setting> SettingsOf(const Options& o) {
+  const auto among = [](const std::string& name, const char* words) {
+    return std::ranges::count(WordsIn(words), name) > 0;
+  };
+  deck::Schema schema;
+  deck::Declare(schema, Bind, o);
+  std::vector<Setting> settings;
+  for (const deck::Key& key : schema.Keys()) {
+    const std::string name = key.name.substr(key.name.find('.') + 1);
+    if (among(name, "preset recompute")) continue;
+    if (!o.Translates() && among(name, "kind encoder_layers shared_vocabulary")) continue;
+    Setting& setting = settings.emplace_back();
+    setting.name = name;
+    setting.of_function = !among(name, "dropout attention_dropout ffn_dropout init init_deviation");
+    setting.of_rotation = name.starts_with("rope_");
+    setting.value = key.fallback;
+    if (key.kind == deck::KeyKind::kSwitch) setting.value = key.fallback == "yes";
+    if (key.kind == deck::KeyKind::kInteger) setting.value = std::int64_t{std::stoll(key.fallback)};
+    if (key.kind == deck::KeyKind::kReal) setting.value = std::stod(key.fallback);
+  }
+  return settings;
+}
 
 void Declare(deck::Schema& schema) {
   Options defaults;
@@ -370,111 +414,6 @@ double PairFlops(const Options& o, std::int64_t source_length, std::int64_t targ
          t * (target + decoders * (AttentionFlops(o, (t + 1) / 2) + AttentionFlops(o, s)));
 }
 
-// The presets of model.preset.
-
-namespace {
-
-// The JSC course's Transformer (layers of Vaswani et al. 2017) for WikiText-2, but causal.
-PresetValues Jsc() {
-  return {{"dim", "128"},
-          {"heads", "4"},
-          {"layers", "2"},
-          {"ffn", "2048"},
-          {"norm", "layernorm"},
-          {"norm_position", "post"},
-          {"activation", "relu"},
-          {"position", "sinusoidal"},
-          {"bias", "yes"},
-          {"tie_embeddings", "no"},
-          {"scale_embedding", "yes"},
-          {"dropout", "0.1"},
-          {"attention_dropout", "0.1"},
-          {"ffn_dropout", "0.1"},
-          {"init", "xavier"}};
-}
-
-// GPT-2 (Radford et al. 2019): widths of table 2; dropout as in the published code.
-PresetValues Gpt2(int dim, int heads, int layers) {
-  return {{"dim", std::to_string(dim)},
-          {"heads", std::to_string(heads)},
-          {"layers", std::to_string(layers)},
-          {"ffn", std::to_string(4 * dim)},
-          {"max_positions", "1024"},
-          {"norm", "layernorm"},
-          {"norm_position", "pre"},
-          {"activation", "gelu"},
-          {"position", "learned"},
-          {"bias", "yes"},
-          {"tie_embeddings", "yes"},
-          {"dropout", "0.1"},
-          {"attention_dropout", "0.1"},
-          {"init", "gpt2"}};
-}
-
-// Llama (Touvron et al. 2023) shrunk to course sizes: RMSNorm, SwiGLU, rotary positions, no biases.
-PresetValues Llama(int dim, int heads, int kv_heads, int layers, int ffn) {
-  return {{"dim", std::to_string(dim)},
-          {"heads", std::to_string(heads)},
-          {"kv_heads", std::to_string(kv_heads)},
-          {"layers", std::to_string(layers)},
-          {"ffn", std::to_string(ffn)},
-          {"max_positions", "2048"},
-          {"norm", "rmsnorm"},
-          {"norm_position", "pre"},
-          {"activation", "swiglu"},
-          {"position", "rope"},
-          {"bias", "no"},
-          {"tie_embeddings", "yes"},
-          {"init", "gpt2"}};
-}
-
-// Llama 3 (Grattafiori et al. 2024, table 3; 3.2's model cards for the two smaller ones). Rotary
-// scaling of versions 3.1 and 3.2: contexts of 131,072 tokens after training on 8,192.
-PresetValues Llama3(int dim, int heads, int layers, int ffn, const char* factor, bool tied) {
-  constexpr int kHeadDim = 128, kSmallest = 2048;
-  return {{"dim", std::to_string(dim)},
-          {"heads", std::to_string(heads)},
-          {"kv_heads", "8"},
-          {"head_dim", std::to_string(dim == kSmallest ? kHeadDim / 2 : kHeadDim)},
-          {"layers", std::to_string(layers)},
-          {"ffn", std::to_string(ffn)},
-          {"max_positions", "131072"},
-          {"rope_theta", "500000"},
-          {"rope_scaling", "llama3"},
-          {"rope_factor", factor},
-          {"rope_original_positions", "8192"},
-          {"rope_low_frequency_factor", "1"},
-          {"rope_high_frequency_factor", "4"},
-          {"norm_epsilon", "1e-5"},
-          {"norm", "rmsnorm"},
-          {"norm_position", "pre"},
-          {"activation", "swiglu"},
-          {"position", "rope"},
-          {"bias", "no"},
-          {"tie_embeddings", tied ? "yes" : "no"},
-          {"init", "gpt2"}};
-}
-
-}  // namespace
-
-const std::vector<std::pair<std::string, PresetValues>>& Presets() {
-  static const std::vector<std::pair<std::string, PresetValues>> presets = {
-      {"jsc", Jsc()},
-      {"gpt2_124m", Gpt2(768, 12, 12)},
-      {"gpt2_355m", Gpt2(1024, 16, 24)},
-      {"gpt2_774m", Gpt2(1280, 20, 36)},
-      {"gpt2_1558m", Gpt2(1600, 25, 48)},
-      {"llama_5m", Llama(128, 4, 2, 4, 384)},
-      {"llama_15m", Llama(288, 6, 6, 6, 768)},
-      {"llama_42m", Llama(512, 8, 8, 8, 1376)},
-      {"llama_110m", Llama(768, 12, 12, 12, 2048)},
-      {"llama3_1b", Llama3(2048, 32, 16, 8192, "32", true)},
-      {"llama3_3b", Llama3(3072, 24, 28, 8192, "32", true)},
-      {"llama3_8b", Llama3(4096, 32, 32, 14336, "8", false)},
-      {"llama3_70b", Llama3(8192, 64, 80, 28672, "8", false)}};
-  return presets;
-}
-
 // RopeAngles: frequencies for each kind of scaling, in double precision; checks of its numbers.
 
 namespace {
@@ -530,13 +469,6 @@ double Scaled(const Options& o, double plain, double pair) {
   return plain;
 }
 
-// A key with a number that some kinds of scaling use.
-struct Number {
-  const char* key;
-  double value, otherwise;  // otherwise: the key's default
-  bool read, needed;        // whether the deck's kind of scaling reads, needs it
-};
-
 }  // namespace
 
 RopeAngles RopeAnglesOf(const Options& o) {
@@ -561,25 +493,28 @@ void CheckNumbers(const deck::Deck& deck, const Options& o, const std::string& k
   const bool scaled = o.rope_scaling != RopeScaling::kNone;
   const bool yarn = o.rope_scaling == RopeScaling::kYarn;
   const bool llama3 = o.rope_scaling == RopeScaling::kLlama3;
-  const Number numbers[] = {
-      {"model.rope_factor", o.rope_factor, plain.rope_factor, scaled, true},
-      {"model.rope_original_positions", static_cast<double>(o.rope_original_positions),
-       static_cast<double>(plain.rope_original_positions), yarn || llama3, true},
-      {"model.rope_low_frequency_factor", o.rope_low_frequency_factor,
-       plain.rope_low_frequency_factor, llama3, false},
-      {"model.rope_high_frequency_factor", o.rope_high_frequency_factor,
-       plain.rope_high_frequency_factor, llama3, false},
-      {"model.rope_beta_fast", o.rope_beta_fast, plain.rope_beta_fast, yarn, false},
-      {"model.rope_beta_slow", o.rope_beta_slow, plain.rope_beta_slow, yarn, false},
-      {"model.rope_attention_factor", o.rope_attention_factor, plain.rope_attention_factor, yarn,
-       false}};
-  for (const Number& number : numbers) {
-    if (!number.read && number.value != number.otherwise) {
-      throw deck.Complain(number.key, fmt::format("is no number of {} = {}", kKey, kind),
+  struct Number {
+    const char* key;
+    bool given, read, needed;  // whether the deck gives it; its kind of scaling reads, needs it
+  };
+  const auto number = [&](const char* key, auto member, bool read, bool needed = false) {
+    return Number{key, o.*member != plain.*member, read, needed};
+  };
+  for (const Number& each :
+       {number("model.rope_factor", &Options::rope_factor, scaled, true),
+        number("model.rope_original_positions", &Options::rope_original_positions, yarn || llama3,
+               true),
+        number("model.rope_low_frequency_factor", &Options::rope_low_frequency_factor, llama3),
+        number("model.rope_high_frequency_factor", &Options::rope_high_frequency_factor, llama3),
+        number("model.rope_beta_fast", &Options::rope_beta_fast, yarn),
+        number("model.rope_beta_slow", &Options::rope_beta_slow, yarn),
+        number("model.rope_attention_factor", &Options::rope_attention_factor, yarn)}) {
+    if (each.given && !each.read) {
+      throw deck.Complain(each.key, fmt::format("is no number of {} = {}", kKey, kind),
                           "Leave it out, or choose the scaling that it belongs to.");
     }
-    if (number.read && number.needed && number.value == number.otherwise) {
-      throw deck.Complain(kKey, fmt::format("needs {}", number.key),
+    if (each.read && each.needed && !each.given) {
+      throw deck.Complain(kKey, fmt::format("needs {}", each.key),
                           "`trireme --help-deck model` says what it means.");
     }
   }

@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/lists.hpp"
 #include "trireme/deck/keys.hpp"
 
 namespace trireme::predict {
@@ -145,12 +146,9 @@ device::GpuContext Machine::Card() const {
 
 std::vector<std::string> MachineNames(const std::string& shared) {
   std::vector<std::string> names;
-  std::error_code error;
-  for (const fs::directory_entry& entry :
-       fs::directory_iterator(fs::path(shared) / "input" / "machines", error)) {
-    if (entry.path().extension() == ".in") names.push_back(entry.path().stem().string());
+  for (const fs::path file : NamesIn(shared + "/input/machines")) {
+    if (file.extension() == ".in") names.push_back(file.stem().string());
   }
-  std::ranges::sort(names);
   return names;
 }
 

@@ -7,6 +7,7 @@
 
 #include "engine.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/device/trace_file.hpp"
 #include "trireme/predict/machine.hpp"
@@ -76,56 +77,40 @@ std::int64_t MicroBatches(const train::Plan& plan) {
   return CeilDivide(share, model.micro_batch * model.leaves);
 }
 
-// Sums over the stages of a simulated step, and its makespan.
-struct Sums {
-  double makespan = 0;
-  StageTimes times;
-  std::int64_t tasks = 0, transfers = 0;
+// What a simulated step tells: its makespan, sums over its stages, and seconds per kind of kernel
+// on the stage whose kernels take longest.
+enum Fact : std::size_t {
+  kMakespan,
+  kCompute,
+  kBubble,
+  kTasks,
+  kTransfers,
+  kProductSeconds,
+  kAttentionSeconds,
+  kPassSeconds,
+  kExposed,  // and the next ones: by group
+  kFacts = kExposed + comm::kGroups
 };
+using Facts = std::array<double, kFacts>;
 
-Sums SumsOf(const PlayedStep& step) {
-  Sums sums;
-  sums.makespan = step.simulated.Makespan();
+Facts FactsOf(const PlayedStep& step) {
+  Facts facts = {};
+  facts[kMakespan] = step.simulated.Makespan();
   for (const StageTimes& stage : step.simulated.stages) {
-    sums.times.compute += stage.compute;
-    sums.times.bubble += stage.bubble;
-    for (std::size_t i = 0; i < stage.exposed.size(); ++i) {
-      sums.times.exposed[i] += stage.exposed[i];
-    }
+    facts[kCompute] += stage.compute;
+    facts[kBubble] += stage.bubble;
+    for (std::size_t i = 0; i < stage.exposed.size(); ++i) facts[kExposed + i] += stage.exposed[i];
   }
-  for (const Tape& tape : step.tapes) {
-    sums.tasks += std::ssize(tape.tasks);
-    sums.transfers += std::ssize(tape.transfers);
-  }
-  return sums;
-}
-
-// Linear extrapolation through the values of two shorter steps: one + factor (two - one).
-template <typename Number>
-Number Along(Number one, Number two, double factor) {
-  return static_cast<Number>(static_cast<double>(one) + factor * static_cast<double>(two - one));
-}
-
-Sums Extend(const Sums& one, const Sums& two, double factor) {
-  Sums sums;
-  sums.makespan = Along(one.makespan, two.makespan, factor);
-  sums.tasks = Along(one.tasks, two.tasks, factor);
-  sums.transfers = Along(one.transfers, two.transfers, factor);
-  sums.times.compute = Along(one.times.compute, two.times.compute, factor);
-  sums.times.bubble = Along(one.times.bubble, two.times.bubble, factor);
-  for (std::size_t i = 0; i < sums.times.exposed.size(); ++i) {
-    sums.times.exposed[i] = Along(one.times.exposed[i], two.times.exposed[i], factor);
-  }
-  return sums;
-}
-
-// Seconds per kind of kernel on the stage whose kernels take longest.
-KernelSeconds KernelsOf(const PlayedStep& step) {
   KernelSeconds most;
   for (const Tape& tape : step.tapes) {
+    facts[kTasks] += static_cast<double>(tape.tasks.size());
+    facts[kTransfers] += static_cast<double>(tape.transfers.size());
     if (tape.kernels.Sum() > most.Sum()) most = tape.kernels;
   }
-  return most;
+  facts[kProductSeconds] = most.products;
+  facts[kAttentionSeconds] = most.attention;
+  facts[kPassSeconds] = most.passes;
+  return facts;
 }
 
 // A step's target tokens without padding, and its operations, which include padding.
@@ -144,24 +129,23 @@ Work WorkOf(const train::Plan& plan) {
   return {tokens, tokens * model::FlopsPerToken(model.options, model.length)};
 }
 
-Prediction Summarise(const train::Plan& plan, const Machine& machine, const Sums& sums,
-                     const KernelSeconds& kernels) {
+Prediction Summarise(const train::Plan& plan, const Machine& machine, const Facts& facts) {
   const auto stages = static_cast<double>(plan.grid.pipeline);
   Prediction prediction;
-  prediction.step = sums.makespan + machine.step_seconds;
-  prediction.compute = sums.times.compute / stages;
-  prediction.bubble = sums.times.bubble / stages;
+  prediction.step = facts[kMakespan] + machine.step_seconds;
+  prediction.compute = facts[kCompute] / stages;
+  prediction.bubble = facts[kBubble] / stages;
   for (std::size_t i = 0; i < prediction.exposed.size(); ++i) {
-    prediction.exposed[i] = sums.times.exposed[i] / stages;
+    prediction.exposed[i] = facts[kExposed + i] / stages;
   }
   prediction.other =
       prediction.step - prediction.compute - prediction.bubble - prediction.Exposed();
-  prediction.products = kernels.products;
-  prediction.attention = kernels.attention;
-  prediction.passes = kernels.passes;
+  prediction.products = facts[kProductSeconds];
+  prediction.attention = facts[kAttentionSeconds];
+  prediction.passes = facts[kPassSeconds];
   prediction.micro_batches = MicroBatches(plan);
-  prediction.tasks = sums.tasks;
-  prediction.transfers = sums.transfers;
+  prediction.tasks = static_cast<std::int64_t>(facts[kTasks]);
+  prediction.transfers = static_cast<std::int64_t>(facts[kTransfers]);
   const model::ModelPlan& model = plan.training.model;
   const Work work = WorkOf(plan);
   prediction.tokens_per_second = work.tokens / prediction.step;
@@ -179,25 +163,20 @@ Prediction Predict(const train::Plan& plan, const Machine& machine) {
   const std::int64_t all = MicroBatches(plan), stages = plan.grid.pipeline;
   // Enough micro-batches to keep all stages busy; multiples of `stages` for interleaving.
   const std::int64_t one = 2 * stages, two = one + std::max<std::int64_t>(stages, 2);
-  if (all <= two) {
-    const PlayedStep step = PlayStep(plan, machine, plan.TypicalStep(), false);
-    return Summarise(plan, machine, SumsOf(step), KernelsOf(step));
-  }
-  const std::int64_t each = plan.grid.data * model.micro_batch * model.leaves;
   train::StepShape shape = plan.TypicalStep();
+  const auto play = [&] { return FactsOf(PlayStep(plan, machine, shape, false)); };
+  if (all <= two) return Summarise(plan, machine, play());
+  const std::int64_t each = plan.grid.data * model.micro_batch * model.leaves;
   shape.sequences = one * each;
-  const PlayedStep shorter = PlayStep(plan, machine, shape, false);
+  Facts facts = play();
   shape.sequences = two * each;
-  const PlayedStep longer = PlayStep(plan, machine, shape, false);
+  const Facts longer = play();
   const std::int64_t padded = model.pipeline.kind == parallel::ScheduleKind::kInterleaved
                                   ? CeilDivide(all, stages) * stages
                                   : all;
   const double factor = static_cast<double>(padded - one) / static_cast<double>(two - one);
-  const KernelSeconds first = KernelsOf(shorter), second = KernelsOf(longer);
-  return Summarise(plan, machine, Extend(SumsOf(shorter), SumsOf(longer), factor),
-                   {Along(first.products, second.products, factor),
-                    Along(first.attention, second.attention, factor),
-                    Along(first.passes, second.passes, factor)});
+  for (std::size_t i = 0; i < kFacts; ++i) facts[i] += factor * (longer[i] - facts[i]);
+  return Summarise(plan, machine, facts);
 }
 
 // WriteTimeline: writes a simulated step as a trace.
@@ -205,19 +184,13 @@ Prediction Predict(const train::Plan& plan, const Machine& machine) {
 namespace {
 
 device::Phase PhaseOf(int kind) {
-  switch (static_cast<parallel::TaskKind>(kind)) {
-    case parallel::TaskKind::kForward:
-      return device::Phase::kForward;
-    case parallel::TaskKind::kBackward:
-      return device::Phase::kBackward;
-    case parallel::TaskKind::kBackwardInput:
-      return device::Phase::kInputGradient;
-    case parallel::TaskKind::kBackwardWeight:
-      return device::Phase::kWeightGradient;
-    case parallel::TaskKind::kEvaluate:
-      break;
-  }
-  return device::Phase::kEvaluate;
+  using enum parallel::TaskKind;
+  const auto task = static_cast<parallel::TaskKind>(kind);
+  return task == kForward          ? device::Phase::kForward
+         : task == kBackward       ? device::Phase::kBackward
+         : task == kBackwardInput  ? device::Phase::kInputGradient
+         : task == kBackwardWeight ? device::Phase::kWeightGradient
+                                   : device::Phase::kEvaluate;
 }
 
 device::Slice SliceOf(const SimulatedSlice& from, const Tape& tape) {

@@ -13,26 +13,23 @@
 #include <cmath>
 #include <condition_variable>
 #include <exception>
-#include <filesystem>
 #include <limits>
 #include <mutex>
 #include <optional>
 #include <regex>
 #include <stop_token>
-#include <system_error>
 #include <thread>
 
 #include "counter.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/lists.hpp"
 #include "trireme/device/cores.hpp"
 
 namespace trireme::report {
 
-// Declarations of the few NVML functions that are called, following NVIDIA's manual. The build
-// needs no NVML header, and the program runs without the library.
-
-extern "C" {
+// Declarations of the few NVML types that are used, following NVIDIA's manual. The build needs no
+// NVML header, and the program runs without the library.
 
 using NvmlDevice = struct nvmlDevice_st*;  // nvmlDevice_t
 
@@ -45,18 +42,6 @@ struct NvmlMemory {  // nvmlMemory_t: bytes
   unsigned long long free;
   unsigned long long used;
 };
-
-using NvmlInit = int (*)();      // nvmlInit_v2
-using NvmlShutdown = int (*)();  // nvmlShutdown
-using NvmlErrorString = const char* (*)(int);
-using NvmlHandleByUuid = int (*)(const char*, NvmlDevice*);        // nvmlDeviceGetHandleByUUID
-using NvmlTotalEnergy = int (*)(NvmlDevice, unsigned long long*);  // mJ since the driver loaded
-using NvmlPower = int (*)(NvmlDevice, unsigned int*);              // milliwatts
-using NvmlUtilizationRates = int (*)(NvmlDevice, NvmlUtilization*);
-using NvmlMemoryInfo = int (*)(NvmlDevice, NvmlMemory*);
-}
-
-inline constexpr int kNvmlSuccess = 0;  // NVML_SUCCESS
 
 // The members of Sums that are added up over time and over nodes.
 constexpr std::array kAdded = {&Sums::joules,      &Sums::node_seconds, &Sums::lost_seconds,
@@ -241,20 +226,15 @@ Counters FindCounters(const Places& places, const std::vector<std::string>& card
 }
 
 std::string NameOf(unsigned parts) {
-  constexpr std::array<std::pair<unsigned, const char*>, 5> kNames = {{{kWholeNode, "whole nodes"},
-                                                                       {kPackages, "CPU packages"},
-                                                                       {kMemory, "memory"},
-                                                                       {kPlatform, "boards (psys)"},
-                                                                       {kCards, "GPUs"}}};
+  // In the order of Part's bits.
+  constexpr std::array kNames = {"whole nodes", "CPU packages", "memory", "boards (psys)", "GPUs"};
   // The energy of a whole node includes its cards.
   if ((parts & kWholeNode) != 0) parts &= ~unsigned{kCards};
-  std::string text;
-  for (const auto& [part, name] : kNames) {
-    if ((parts & part) == 0) continue;
-    text += text.empty() ? "" : ", ";
-    text += name;
+  std::vector<const char*> names;
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if ((parts >> i & 1U) != 0) names.push_back(kNames[i]);
   }
-  return text;
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 // pm_counters (HPE Cray EX): energies that the node's controller updates ten times a second.
@@ -309,7 +289,17 @@ std::optional<double> FileCounter::Read() {
 
 namespace {
 
-// The NVML library, loaded and initialised, and its functions.
+// The functions that are called; all but the third return 0 (NVML_SUCCESS) or an error.
+constexpr const char* kInit = "nvmlInit_v2";
+constexpr const char* kShutdown = "nvmlShutdown";
+constexpr const char* kErrorString = "nvmlErrorString";                 // (int)
+constexpr const char* kHandleByUuid = "nvmlDeviceGetHandleByUUID";      // (text, device*)
+constexpr const char* kEnergy = "nvmlDeviceGetTotalEnergyConsumption";  // mJ since the driver
+constexpr const char* kPower = "nvmlDeviceGetPowerUsage";               // mW
+constexpr const char* kUtilizationRates = "nvmlDeviceGetUtilizationRates";
+constexpr const char* kMemoryInfo = "nvmlDeviceGetMemoryInfo";
+
+// The NVML library, loaded and initialised.
 class Nvml {
  public:
   // Does not throw: Why() says what failed, and is empty if nothing did.
@@ -319,49 +309,40 @@ class Nvml {
       why_ = reason == nullptr ? path : reason;
       return;
     }
-    Find("nvmlInit_v2", init_);
-    Find("nvmlShutdown", shutdown_);
-    Find("nvmlErrorString", error_string_);
-    Find("nvmlDeviceGetHandleByUUID", handle_by_uuid);
-    Find("nvmlDeviceGetTotalEnergyConsumption", total_energy);
-    Find("nvmlDeviceGetPowerUsage", power);
-    Find("nvmlDeviceGetUtilizationRates", utilization_rates);
-    Find("nvmlDeviceGetMemoryInfo", memory_info);
-    if (!why_.empty()) return;
-    const int result = init_();
-    started_ = result == kNvmlSuccess;
+    for (const char* const name : {kInit, kShutdown, kErrorString, kHandleByUuid, kEnergy, kPower,
+                                   kUtilizationRates, kMemoryInfo}) {
+      if (dlsym(library_, name) != nullptr) continue;
+      why_ = fmt::format("the library lacks {}", name);
+      return;
+    }
+    const int result = Call<int>(kInit);
+    started_ = result == 0;
     if (!started_) why_ = fmt::format("{}: {}", path, ErrorText(result));
   }
   ~Nvml() {
-    if (started_) shutdown_();
+    if (started_) Call<int>(kShutdown);
     if (library_ != nullptr) dlclose(library_);
   }
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
   const std::string& Why() const { return why_; }
+  // Calls one of the functions; the arguments must have exactly the types of its parameters.
+  template <typename Result, typename... Arguments>
+  Result Call(const char* name, Arguments... arguments) const {
+    return reinterpret_cast<Result (*)(Arguments...)>(dlsym(library_, name))(arguments...);
+  }
+  template <typename... Arguments>
+  bool Succeeds(const char* name, Arguments... arguments) const {
+    return Call<int>(name, arguments...) == 0;
+  }
   std::string ErrorText(int result) const {
-    const char* const text = error_string_(result);
+    const auto* const text = Call<const char*>(kErrorString, result);
     return text == nullptr ? fmt::format("error {}", result) : text;
   }
 
-  NvmlHandleByUuid handle_by_uuid = nullptr;
-  NvmlTotalEnergy total_energy = nullptr;
-  NvmlPower power = nullptr;
-  NvmlUtilizationRates utilization_rates = nullptr;
-  NvmlMemoryInfo memory_info = nullptr;
-
  private:
-  template <typename Function>
-  void Find(const char* name, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(library_, name));
-    if (function == nullptr && why_.empty()) why_ = fmt::format("the library lacks {}", name);
-  }
-
   void* library_;
-  NvmlInit init_ = nullptr;
-  NvmlShutdown shutdown_ = nullptr;
-  NvmlErrorString error_string_ = nullptr;
   bool started_ = false;
   std::string why_;
 };
@@ -371,18 +352,18 @@ class NvmlCard : public Card {
   NvmlCard(std::shared_ptr<const Nvml> nvml, NvmlDevice device)
       : nvml_(std::move(nvml)), device_(device) {
     unsigned long long ignored = 0;
-    counts_ = nvml_->total_energy(device_, &ignored) == kNvmlSuccess;
+    counts_ = nvml_->Succeeds(kEnergy, device_, &ignored);
   }
 
   // For cards without an energy counter, integrates the power between readings (trapezoids).
   std::optional<double> Read() override {
     if (counts_) {
       unsigned long long millijoules = 0;
-      if (nvml_->total_energy(device_, &millijoules) != kNvmlSuccess) return std::nullopt;
+      if (!nvml_->Succeeds(kEnergy, device_, &millijoules)) return std::nullopt;
       return 1e-3 * static_cast<double>(millijoules);
     }
     unsigned int milliwatts = 0;
-    if (nvml_->power(device_, &milliwatts) != kNvmlSuccess) return std::nullopt;
+    if (!nvml_->Succeeds(kPower, device_, &milliwatts)) return std::nullopt;
     const double now = Seconds(), watts = 1e-3 * milliwatts;
     if (last_ > 0) joules_ += 0.5 * (watts + watts_) * (now - last_);
     last_ = now;
@@ -393,8 +374,8 @@ class NvmlCard : public Card {
   std::optional<CardState> Look() override {
     NvmlUtilization rates{};
     NvmlMemory memory{};
-    if (nvml_->utilization_rates(device_, &rates) != kNvmlSuccess ||
-        nvml_->memory_info(device_, &memory) != kNvmlSuccess) {
+    if (!nvml_->Succeeds(kUtilizationRates, device_, &rates) ||
+        !nvml_->Succeeds(kMemoryInfo, device_, &memory)) {
       return std::nullopt;
     }
     return CardState{0.01 * std::min(rates.gpu, 100U), static_cast<double>(memory.used)};
@@ -428,10 +409,14 @@ void FindCards(const Places& places, const std::vector<std::string>& cards, Coun
   }
   for (const std::string& digits : cards) {
     NvmlDevice device = nullptr;
-    const int result = nvml->handle_by_uuid(Uuid("GPU-", digits).c_str(), &device);
+    const auto find = [&](const char* kind) {
+      const std::string uuid = Uuid(kind, digits);
+      return nvml->Call<int>(kHandleByUuid, uuid.c_str(), &device);
+    };
+    const int result = find("GPU-");
     std::string why;
-    if (result != kNvmlSuccess) {
-      const bool part = nvml->handle_by_uuid(Uuid("MIG-", digits).c_str(), &device) == kNvmlSuccess;
+    if (result != 0) {
+      const bool part = find("MIG-") == 0;
       why = part ? "a part of a card (MIG), whose energy nobody counts" : nvml->ErrorText(result);
     } else {
       auto card = std::make_unique<NvmlCard>(nvml, device);
@@ -453,8 +438,6 @@ void FindCards(const Places& places, const std::vector<std::string>& cards, Coun
 // (Documentation/power/powercap/powercap.rst).
 
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr double kMicrojoule = 1e-6;
 constexpr std::chrono::milliseconds kProbePause{2};  // between two reads in DropStill
@@ -478,13 +461,9 @@ std::optional<Part> PartOf(const std::string& name) {
 std::vector<std::string> ZonesIn(const std::string& folder) {
   static const std::regex zone("intel-rapl(:[0-9]+)+");
   std::vector<std::string> zones;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (std::regex_match(name, zone)) zones.push_back(entry->path().string());
+  for (const std::string& name : NamesIn(folder)) {
+    if (std::regex_match(name, zone)) zones.push_back(folder + "/" + name);
   }
-  std::sort(zones.begin(), zones.end());
   return zones;
 }
 
@@ -533,11 +512,9 @@ void FindRapl(const Places& places, Counters& counters) {
   }
   DropStill(domains, places.probe_seconds, why);
   // The counter of the platform includes packages and memory; it is used only without packages.
-  const auto has = [&domains](Part part) {
-    return std::any_of(domains.begin(), domains.end(),
-                       [part](const Domain& domain) { return domain.part == part; });
-  };
-  const bool platform = has(kPlatform) && !has(kPackages);
+  unsigned found = 0;  // bits of Part
+  for (const Domain& domain : domains) found |= domain.part;
+  const bool platform = (found & (kPlatform | kPackages)) == kPlatform;
   std::erase_if(domains,
                 [&](const Domain& domain) { return (domain.part == kPlatform) != platform; });
   for (Domain& domain : domains) {

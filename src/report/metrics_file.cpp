@@ -11,6 +11,7 @@
 #include <iterator>
 #include <limits>
 #include <system_error>
+#include <type_traits>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
@@ -43,12 +44,10 @@ bool Keeps(std::string_view line, const StepRange& steps, History& history) {
   }
   const auto json = deck::TryParseJson(line, kMaxLineBytes);
   if (!json || !json->is_object()) return false;
-  const auto kind = json->find("kind");
-  const auto step = json->find("step");
-  if (kind == json->end() || !kind->is_string() || step == json->end()) return false;
-  const auto at = deck::WholeNumber(*step);
-  if (!at || *at > steps.last || *kind == NameOf(Record::Kind::kDone)) return false;
-  if (*kind == NameOf(Record::Kind::kStep)) NoteStep(*at, history);
+  const std::string kind = deck::TextOf(*json, "kind");
+  const auto at = deck::WholeNumber(json->value("step", nlohmann::json()));
+  if (kind.empty() || !at || *at > steps.last || kind == NameOf(Record::Kind::kDone)) return false;
+  if (kind == NameOf(Record::Kind::kStep)) NoteStep(*at, history);
   // The run branched off here: earlier steps are in another folder.
   if (history.next_step == 1 && json->value("event", nlohmann::json()) == kBranchedOff) {
     history.next_step = *at + 1;
@@ -56,8 +55,8 @@ bool Keeps(std::string_view line, const StepRange& steps, History& history) {
   const auto loss = json->find("loss");
   if (loss == json->end() || !loss->is_number()) return true;
   const auto value = loss->get<double>();
-  if (*kind == NameOf(Record::Kind::kStep) && !history.first_loss) history.first_loss = value;
-  if (*kind == NameOf(Record::Kind::kValid) && *at > steps.best_after &&
+  if (kind == NameOf(Record::Kind::kStep) && !history.first_loss) history.first_loss = value;
+  if (kind == NameOf(Record::Kind::kValid) && *at > steps.best_after &&
       value < history.best_valid.value_or(INFINITY)) {
     history.best_valid = value;
     history.best_valid_step = *at;
@@ -65,27 +64,11 @@ bool Keeps(std::string_view line, const StepRange& steps, History& history) {
   return true;
 }
 
-// Parses a line that contains "`word`" in quotes; null for any other line.
+// Parses a line that contains "`word`" in quotes; empty for any other line.
 nlohmann::json RecordWith(const std::string& word, std::string_view line) {
-  if (line.find('"' + word + '"') == std::string_view::npos) return {};
+  if (line.find('"' + word + '"') == std::string_view::npos) return nlohmann::json::object();
   const auto json = deck::TryParseJson(line, kMaxLineBytes);
-  return json && json->is_object() ? *json : nlohmann::json();
-}
-
-bool IsDone(std::string_view line) {
-  const char* const done = NameOf(Record::Kind::kDone);
-  const nlohmann::json json = RecordWith(done, line);
-  return json.is_object() && json.value("kind", nlohmann::json()) == done;
-}
-
-// The step of `line` if it records the event `event` (a published checkpoint); else nullopt.
-std::optional<std::int64_t> CheckpointIn(std::string_view line, const std::string& event) {
-  const nlohmann::json json = RecordWith(event, line);
-  if (!json.is_object() || json.value("kind", nlohmann::json()) != "event" ||
-      json.value("event", nlohmann::json()) != event) {
-    return std::nullopt;
-  }
-  return deck::WholeNumber(json.value("step", nlohmann::json()));
+  return json && json->is_object() ? *json : nlohmann::json::object();
 }
 
 // Calls use(line, whole) for each line of a file, without its newline. `whole` is false for a line
@@ -112,72 +95,44 @@ void ForEachLine(const std::string& path, Use&& use) {
   throw RunError(path + ": cannot be read");
 }
 
-// Reads the lines of a file from the last to the first, block by block.
-class LinesFromTheEnd {
- public:
-  explicit LinesFromTheEnd(const std::string& path)
-      : path_(path), file_(path, std::ios::binary | std::ios::ate), block_(kBlock, '\0') {
-    begin_ = file_ ? static_cast<std::int64_t>(file_.tellg()) : -1;
-    if (begin_ < 0) Fail();
-  }
-
-  // Calls found(line) for each whole line of at most kMaxLineBytes, the last one first, until it
-  // returns true. Needs memory for one block and one record.
-  template <typename Found>
-  void Search(Found&& found) {
-    while (begin_ > 0) {
-      std::string_view block = ReadBlock();
-      for (std::size_t at = block.rfind('\n'); at != std::string_view::npos;
-           at = block.rfind('\n')) {
-        if (Ends(block.substr(at + 1), found)) return;
-        block = block.substr(0, at);
-      }
-      Keep(block);
-    }
-    Ends({}, found);
-  }
-
- private:
-  static constexpr std::int64_t kBlock = std::int64_t{1} << 20;
-
-  [[noreturn]] void Fail() const { throw RunError(path_ + ": cannot be read"); }
-
-  std::string_view ReadBlock() {
-    const std::int64_t size = std::min(begin_, kBlock);
-    begin_ -= size;
-    file_.seekg(begin_);
-    if (!file_.read(block_.data(), size)) Fail();
-    return {block_.data(), static_cast<std::size_t>(size)};
-  }
-
+// Calls found(line) for each whole line of at most kMaxLineBytes, the last one first, until it
+// returns true. Reads the file block by block; needs memory for one block and one record.
+template <typename Found>
+void SearchFromTheEnd(const std::string& path, Found&& found) {
+  constexpr std::int64_t kBlock = std::int64_t{1} << 20;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  std::int64_t begin = file ? static_cast<std::int64_t>(file.tellg()) : -1;  // read from here on
+  std::string block, rest;               // rest: the end of the line whose start is not yet read
+  bool whole = false, too_long = false;  // whole: the line in `rest` ends with a newline
+  const auto keep = [&](std::string_view start) {
+    too_long = too_long || std::ssize(rest) + std::ssize(start) > kMaxLineBytes;
+    rest.insert(0, start);
+    if (too_long) rest.clear();
+  };
   // Completes the line that begins with `start`; true if the search ends with it.
-  template <typename Found>
-  bool Ends(std::string_view start, Found& found) {
-    Keep(start);
-    const bool take = whole_ && !too_long_ && found(std::string_view(rest_));
-    rest_.clear();
-    too_long_ = false;
-    whole_ = true;
+  const auto ends = [&](std::string_view start) {
+    keep(start);
+    const bool take = whole && !too_long && found(std::string_view(rest));
+    rest.clear();
+    whole = true;
+    too_long = false;
     return take;
-  }
-
-  void Keep(std::string_view start) {
-    too_long_ = too_long_ || std::ssize(rest_) + std::ssize(start) > kMaxLineBytes;
-    if (too_long_) {
-      rest_.clear();
-    } else {
-      rest_.insert(0, start);
+  };
+  while (begin > 0) {
+    block.resize(static_cast<std::size_t>(std::min(begin, kBlock)));
+    begin -= std::ssize(block);
+    if (!file.seekg(begin).read(block.data(), std::ssize(block))) begin = -1;
+    std::string_view left = block;
+    for (std::size_t at = left.rfind('\n'); begin >= 0 && at != std::string_view::npos;
+         at = left.rfind('\n')) {
+      if (ends(left.substr(at + 1))) return;
+      left = left.substr(0, at);
     }
+    keep(left);
   }
-
-  const std::string path_;
-  std::ifstream file_;
-  std::string block_;
-  std::int64_t begin_;  // file offset; everything from here on has been read
-  std::string rest_;    // the end of the line whose start is not yet read
-  bool whole_ = false;  // the line in rest_ ends with a newline
-  bool too_long_ = false;
-};
+  if (begin < 0) throw RunError(path + ": cannot be read");
+  ends({});
+}
 
 // The value of read(line) for the last record that has one; else nullopt. Skips step records.
 template <typename Read>
@@ -186,15 +141,14 @@ auto LastRecord(const std::string& folder, Read&& read) -> decltype(read(std::st
   std::error_code ignored;
   decltype(read(std::string_view())) last;
   if (!std::filesystem::is_regular_file(path, ignored)) return last;
-  LinesFromTheEnd(path).Search([&](std::string_view line) {
+  SearchFromTheEnd(path, [&](std::string_view line) {
     if (!line.starts_with("{\"kind\":\"step\"")) last = read(line);
     return last.has_value();
   });
   return last;
 }
 
-}  // namespace
-
+// Drops the lines of `text` that CutMetrics would cut. text: whole lines.
 void KeepLines(std::string& text, std::int64_t resume_step) {
   std::string kept;
   History ignored;
@@ -206,6 +160,8 @@ void KeepLines(std::string& text, std::int64_t resume_step) {
   }
   text = std::move(kept);
 }
+
+}  // namespace
 
 History CutMetrics(const std::string& path, std::int64_t resume_step, std::int64_t best_after) {
   History history;
@@ -239,14 +195,21 @@ History CutMetrics(const std::string& path, std::int64_t resume_step, std::int64
 }
 
 bool HasEnded(const std::string& folder) {
-  const auto done = [](std::string_view line) {
-    return IsDone(line) ? std::optional<bool>(true) : std::nullopt;
+  const char* const done = NameOf(Record::Kind::kDone);
+  const auto read = [&](std::string_view line) {
+    const bool is = RecordWith(done, line).value("kind", nlohmann::json()) == done;
+    return is ? std::optional(true) : std::nullopt;
   };
-  return LastRecord(folder, done).has_value();
+  return LastRecord(folder, read).has_value();
 }
 
 std::optional<std::int64_t> LastCheckpoint(const std::string& folder, const std::string& event) {
-  return LastRecord(folder, [&](std::string_view line) { return CheckpointIn(line, event); });
+  return LastRecord(folder, [&](std::string_view line) {
+    const nlohmann::json json = RecordWith(event, line);
+    const bool is = json.value("kind", nlohmann::json()) == "event" &&
+                    json.value("event", nlohmann::json()) == event;
+    return is ? deck::WholeNumber(json.value("step", nlohmann::json())) : std::nullopt;
+  });
 }
 
 // Turns records into lines of metrics.jsonl.
@@ -259,31 +222,45 @@ std::string Line(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+Json RankOrNull(int rank) { return rank >= 0 ? Json(rank) : Json(); }
+
 constexpr std::string_view kStepStart = "{\"kind\":\"step\",\"step\":";
 
-// Calls visit(name, value) for each member of a step's line after `kind` and `step`, in the order
-// of the line. Measured times and speeds are passed as floats.
-template <typename Visit>
-void ForStepMembers(const Record& record, Visit&& visit) {
-  const auto measured = [&](std::string_view name, double value) {
-    visit(name, static_cast<float>(value));
-  };
+// Calls visit(name, value) for members of a record, in the order of its line: ForProgress for those
+// after `kind` and `step`, then ForMeasures. Measured times and speeds are passed as Measured,
+// which is float in the lines of steps.
+template <typename Measured, typename Visit>
+void ForProgress(const Record& record, Visit&& visit) {
   visit("epoch", record.epoch);
   visit("tokens", record.tokens);
   visit("loss", record.loss);
   visit("perplexity", Perplexity(record.loss));
   visit("learning_rate", record.learning_rate);
   visit("grad_norm", record.grad_norm);
-  measured("step_seconds", record.step_seconds);
-  measured("tokens_per_second", record.tokens_per_second);
-  measured("flops_per_second", record.flops_per_second);
-  measured("roof_fraction", record.roof_fraction);
-  measured("seconds_compute", record.seconds_compute);
-  measured("seconds_exposed_communication", record.seconds_exposed_communication);
-  measured("seconds_bubble", record.seconds_bubble);
-  measured("seconds_data", record.seconds_data);
-  measured("seconds_checkpoint", record.seconds_checkpoint);
+  visit("step_seconds", static_cast<Measured>(record.step_seconds));
+  visit("tokens_per_second", static_cast<Measured>(record.tokens_per_second));
+}
+// Lines of steps have no members about ranks.
+template <typename Measured, typename Visit>
+void ForMeasures(const Record& record, Visit&& visit) {
+  constexpr bool kRanks = std::is_same_v<Measured, double>;
+  visit("flops_per_second", static_cast<Measured>(record.flops_per_second));
+  visit("roof_fraction", static_cast<Measured>(record.roof_fraction));
+  if constexpr (kRanks) visit("memory_bytes", record.memory_bytes);
+  visit("seconds_compute", static_cast<Measured>(record.seconds_compute));
+  visit("seconds_exposed_communication",
+        static_cast<Measured>(record.seconds_exposed_communication));
+  visit("seconds_bubble", static_cast<Measured>(record.seconds_bubble));
+  visit("seconds_data", static_cast<Measured>(record.seconds_data));
+  visit("seconds_checkpoint", static_cast<Measured>(record.seconds_checkpoint));
+  if constexpr (kRanks) visit("slowest_rank", RankOrNull(record.slowest_rank));
+  if constexpr (kRanks) visit("seconds_slowest", record.seconds_slowest);
   visit("bad_steps", record.bad_steps);
+}
+template <typename Visit>
+void ForStepMembers(const Record& record, Visit&& visit) {
+  ForProgress<float>(record, visit);
+  ForMeasures<float>(record, visit);
 }
 
 // Takes `start` off the front of `text`; false if it is not there.
@@ -302,19 +279,12 @@ bool Take(std::string_view& text, Number& number) {
   return true;
 }
 
+auto Into(Json& json) {
+  return [&json](const char* name, const auto& value) { json[name] = value; };
+}
+
 void AddMeasures(Json& json, const Record& record) {
-  json["flops_per_second"] = record.flops_per_second;
-  json["roof_fraction"] = record.roof_fraction;
-  json["memory_bytes"] = record.memory_bytes;
-  json["seconds_compute"] = record.seconds_compute;
-  json["seconds_exposed_communication"] = record.seconds_exposed_communication;
-  json["seconds_bubble"] = record.seconds_bubble;
-  json["seconds_data"] = record.seconds_data;
-  json["seconds_checkpoint"] = record.seconds_checkpoint;
-  json["slowest_rank"] = nullptr;
-  if (record.slowest_rank >= 0) json["slowest_rank"] = record.slowest_rank;
-  json["seconds_slowest"] = record.seconds_slowest;
-  json["bad_steps"] = record.bad_steps;
+  ForMeasures<double>(record, Into(json));
   for (const auto& [name, tokens] : record.sources) json["sources"][name] = tokens;
 }
 
@@ -375,14 +345,7 @@ std::string ToJsonLine(const Record& record) {
   if (!record.set.empty()) json["set"] = record.set;
   if (record.windows > 0) json["windows"] = record.windows;
   json["step"] = record.step;
-  json["epoch"] = record.epoch;
-  json["tokens"] = record.tokens;
-  json["loss"] = record.loss;
-  json["perplexity"] = Perplexity(record.loss);
-  json["learning_rate"] = record.learning_rate;
-  json["grad_norm"] = record.grad_norm;
-  json["step_seconds"] = record.step_seconds;
-  json["tokens_per_second"] = record.tokens_per_second;
+  ForProgress<double>(record, Into(json));
   AddMeasures(json, record);
   for (const auto& [name, number] : record.more) json[name] = number;
   return Line(json);
@@ -401,8 +364,7 @@ std::string ToJsonLine(const Interval& interval) {
   AddSpread(json, "step_seconds", interval.step_seconds);
   AddSpread(json, "tokens_per_second", interval.tokens_per_second);
   AddMeasures(json, last);
-  json["memory_rank"] = nullptr;
-  if (last.memory_rank >= 0) json["memory_rank"] = last.memory_rank;
+  json["memory_rank"] = RankOrNull(last.memory_rank);
   json["memory_host"] = last.memory_host;
   json["slowest_host"] = last.slowest_host;
   for (const auto& [name, number] : last.more) json[name] = number;
@@ -410,13 +372,8 @@ std::string ToJsonLine(const Interval& interval) {
 }
 
 std::string ToJsonLine(const Event& event) {
-  Json json;
-  json["kind"] = "event";
-  json["event"] = event.name;
-  json["step"] = event.step;
-  json["rank"] = event.rank;
-  json["host"] = event.host;
-  json["text"] = event.text;
+  Json json = {{"kind", "event"},    {"event", event.name}, {"step", event.step},
+               {"rank", event.rank}, {"host", event.host},  {"text", event.text}};
   for (const auto& [name, number] : event.numbers) json[name] = number;
   return Line(json);
 }
@@ -528,16 +485,11 @@ void MetricsSink::WriteAll() {
   if (file_ == nullptr) buffer_.clear();
   if (buffer_.empty()) return;
   if (cut_) CutFile();
-  std::string told;
-  if (lost_ > 0) {
-    told = ToJsonLine(Event{.name = "records lost",
-                            .step = step_,
-                            .rank = 0,
-                            .host = {},
-                            .text = "earlier records could not be written",
-                            .numbers = {{"records", static_cast<double>(lost_)}}});
-  }
-  const std::string reason = file_->Append(told.empty() ? buffer_ : buffer_ + told);
+  const Event lost{.name = "records lost",
+                   .step = step_,
+                   .text = "earlier records could not be written",
+                   .numbers = {{"records", static_cast<double>(lost_)}}};
+  const std::string reason = file_->Append(lost_ == 0 ? buffer_ : buffer_ + ToJsonLine(lost));
   failing_ = !reason.empty();
   if (failing_) {
     DropOverflow();

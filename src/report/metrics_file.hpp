@@ -52,9 +52,6 @@ struct History {
   std::vector<std::pair<std::int64_t, std::int64_t>> missing;
 };
 
-// Drops the lines of `text` that CutMetrics would cut. text: whole lines.
-void KeepLines(std::string& text, std::int64_t resume_step);
-
 // Cuts from the file the records beyond `resume_step`, "done" records (the run goes on) and lines
 // that are no record (a torn last line, a line longer than kMaxLineBytes, a step that is no
 // integer). Needs memory for one record only. The file is replaced in one move, and only if

@@ -32,12 +32,13 @@ std::string MissingText(const History& history) {
   if (history.missing.empty()) return {};
   std::vector<std::string> ranges;
   for (const auto& [first, last] : history.missing) {
-    if (ranges.size() == kShown) break;
     ranges.push_back(fmt::format("{} to {}", WithThousands(first), WithThousands(last)));
   }
+  const bool more = ranges.size() > kShown;
+  if (more) ranges.resize(kShown);
   return fmt::format(
       "metrics.jsonl holds no records of steps {}{}: they were deleted, or could not be written",
-      fmt::join(ranges, ", "), history.missing.size() > kShown ? " and others" : "");
+      fmt::join(ranges, ", "), more ? " and others" : "");
 }
 
 }  // namespace
@@ -245,12 +246,7 @@ void Monitor::Step(const Record& record) {
                    record.step == state.options.total_steps;
   const double left = state.Left(record.step);
   state.Each([&](Sink& sink) { sink.Step(record); });
-  if (!due && record.ends_interval) {  // recorded, but not printed
-    state.Each(
-        [&, interval = state.interval.Since(record)](Sink& sink) { sink.Interval(interval); });
-    state.interval = {};
-  }
-  if (!due) {
+  if (!due && !record.ends_interval) {
     if (state.screen.WantsLive()) {
       state.screen.Live(LiveLine(state.interval.Mean(record), state.options.total_steps, left));
     }
@@ -258,9 +254,11 @@ void Monitor::Step(const Record& record) {
   }
   const Interval interval = state.interval.Since(record);
   state.interval = {};
-  state.PutHeader();
-  state.Put(StepLine(interval.last, SecondsSince(state.started), left, state.options.has_stages));
-  ++state.lines_since_header;
+  if (due) {  // else recorded, but not printed
+    state.PutHeader();
+    state.Put(StepLine(interval.last, SecondsSince(state.started), left, state.options.has_stages));
+    ++state.lines_since_header;
+  }
   state.Each([&](Sink& sink) { sink.Interval(interval); });
 }
 

@@ -74,62 +74,46 @@ struct Script {
   Descriptor errors;
 };
 
-// posix_spawn settings of a new process.
-class SpawnSettings {
- public:
-  // errors: file descriptor for the process's standard error; the other streams are /dev/null.
-  explicit SpawnSettings(int errors) {
-    posix_spawn_file_actions_init(&actions_);
-    posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&actions_, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions_, errors, STDERR_FILENO);
-    posix_spawnattr_init(&attributes_);
-    sigset_t none, all;
-    sigemptyset(&none);
-    sigfillset(&all);
-    posix_spawnattr_setsigmask(&attributes_, &none);
-    posix_spawnattr_setsigdefault(&attributes_, &all);
-    posix_spawnattr_setpgroup(&attributes_, 0);
-    posix_spawnattr_setflags(
-        &attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-  }
-  ~SpawnSettings() {
-    posix_spawn_file_actions_destroy(&actions_);
-    posix_spawnattr_destroy(&attributes_);
-  }
-  SpawnSettings(const SpawnSettings&) = delete;
-  SpawnSettings& operator=(const SpawnSettings&) = delete;
-
-  // Returns 0 or an errno.
-  int Start(const std::vector<std::string>& words, pid_t& process) const {
-    std::vector<char*> arguments;
-    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
-    return posix_spawnp(&process, arguments[0], &actions_, &attributes_, arguments.data(), environ);
-  }
-
- private:
-  posix_spawn_file_actions_t actions_ = {};
-  posix_spawnattr_t attributes_ = {};
-};
+// Starts `words` as a process group of its own, without blocked or ignored signals. errors: file
+// descriptor for its standard error; the other streams are /dev/null. Returns 0 or an errno.
+int Start(const std::vector<std::string>& words, int errors, pid_t& process) {
+  posix_spawn_file_actions_t actions = {};
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, errors, STDERR_FILENO);
+  posix_spawnattr_t attributes = {};
+  posix_spawnattr_init(&attributes);
+  sigset_t none, all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  const int error =
+      posix_spawnp(&process, arguments[0], &actions, &attributes, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  return error;
+}
 
 // Starts the script; on failure returns nullopt and sets `error` to an errno.
 std::optional<Script> StartScript(const PageCommand& command, double seconds, int& error) {
   std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) {
-    error = errno;
-    return std::nullopt;
-  }
+  error = pipe2(ends.data(), O_CLOEXEC) == 0 ? 0 : errno;
+  if (error != 0) return std::nullopt;
   Script script{.errors = Descriptor(ends[0])};
   const Descriptor written(ends[1]);
   // The script gets the time limit, too, in case it outlives this program.
-  const auto bound = static_cast<long>(std::ceil(seconds)) + 1;
-  const SpawnSettings settings(written.Get());
-  error = settings.Start(
-      {command.python, command.script, "--seconds", std::to_string(bound), "--", command.folder},
-      script.process);
-  if (error != 0) return std::nullopt;
-  return script;
+  const auto bound = std::to_string(static_cast<long>(std::ceil(seconds)) + 1);
+  error = Start({command.python, command.script, "--seconds", bound, "--", command.folder},
+                written.Get(), script.process);
+  return error == 0 ? std::optional(std::move(script)) : std::nullopt;
 }
 
 // Waits for at most kPollMilliseconds and appends what the pipe delivers to `text`; drops it once
@@ -207,17 +191,14 @@ PageCommand FindPageCommand(const std::string& folder, const std::string& progra
       FirstThatExists({beside / "../share/trireme/vis/report.py", beside / "../vis/report.py",
                        fs::path(source) / "vis/report.py"});
   const char* const given = std::getenv("TRIREME_PYTHON");
-  if (given != nullptr && *given != '\0') {
-    command.python = given;
-    return command;
-  }
+  if (given != nullptr) command.python = given;
   for (const fs::path& place :
        {beside / "venv/bin/python3", beside / "../share/trireme/venv/bin/python3"}) {
-    if (!IsProgram(place)) continue;
-    command.python = place.lexically_normal().string();
-    return command;
+    if (command.python.empty() && IsProgram(place)) {
+      command.python = place.lexically_normal().string();
+    }
   }
-  command.python = OnThePath("python3");
+  if (command.python.empty()) command.python = OnThePath("python3");
   return command;
 }
 

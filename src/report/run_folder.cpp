@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include "metrics_file.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/lists.hpp"
 #include "trireme/report/append_file.hpp"
 #include "trireme/report/monitor.hpp"
 
@@ -87,13 +89,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void MakeFolder(const fs::path& folder) {
-  if (const int error = MakeFolderDurably(folder.string()); error != 0) {
-    throw InputError(fmt::format("{}: cannot be made: {}", folder.string(), ErrorText(error)),
-                     "choose another job.output");
-  }
-}
-
 // First and last line of a deck.in: without the last line, the file was cut off.
 constexpr std::string_view kFirstLine =
     "# Deck of a run. Its last line is \"# end of the deck\": without it, it counts as cut off.\n";
@@ -102,13 +97,9 @@ constexpr std::string_view kLastLine = "# end of the deck\n";
 // False for a run that died before or during its first checkpoint: there is nothing to continue,
 // and its folder may be reused.
 bool HoldsCheckpoint(const fs::path& checkpoints) {
-  std::error_code ignored;
-  if (!fs::exists(checkpoints, ignored)) return false;
-  for (const auto& entry : fs::directory_iterator(checkpoints, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("step_") && !name.ends_with(".tmp")) return true;
-  }
-  return false;
+  return std::ranges::any_of(NamesIn(checkpoints.string()), [](const std::string& name) {
+    return name.starts_with("step_") && !name.ends_with(".tmp");
+  });
 }
 
 // Whether the folder's deck.in was written by a run, in whole or in part.
@@ -127,11 +118,11 @@ void CheckRunFolder(const std::string& folder, bool resume) {
   if (fs::exists(run, ignored) && !fs::is_directory(run, ignored)) {
     throw InputError(folder + ": is a file, not a folder", "choose another job.output");
   }
-  if (!resume && HoldsCheckpoint(run / "checkpoints")) {
+  if (resume) return;
+  if (HoldsCheckpoint(run / "checkpoints")) {
     throw InputError(folder + ": holds a run already",
                      fmt::format("continue it with -r {}, or choose another job.output", folder));
   }
-  if (resume) return;
   for (const char* const name : {"deck.in", "log.txt", "metrics.jsonl", "summary.json"}) {
     // Replacing an empty file, a pipe or a device loses nothing.
     if (!fs::is_regular_file(run / name, ignored) || fs::is_empty(run / name, ignored)) continue;
@@ -149,7 +140,13 @@ void MakeOutputFolder(const std::string& folder) {
   }
 }
 
-void MakeRunFolder(const std::string& folder) { MakeFolder(fs::path(folder) / "checkpoints"); }
+void MakeRunFolder(const std::string& folder) {
+  const std::string checkpoints = folder + "/checkpoints";
+  if (const int error = MakeFolderDurably(checkpoints); error != 0) {
+    throw InputError(fmt::format("{}: cannot be made: {}", checkpoints, ErrorText(error)),
+                     "choose another job.output");
+  }
+}
 
 void RecordEvent(const std::string& folder, const Event& event) noexcept {
   try {
@@ -177,7 +174,7 @@ void PrepareRunFolder(const std::string& folder, bool resume, const std::string&
   std::error_code ignored;
   const bool had_folder = fs::exists(run, ignored);
   const bool had_checkpoints = fs::exists(checkpoints, ignored);
-  MakeFolder(checkpoints);
+  MakeRunFolder(folder);
   try {
     WriteWhole(deck_path.string(), MarkEnds(deck));
   } catch (...) {

@@ -2,7 +2,7 @@
 #include "table.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include <algorithm>
@@ -27,17 +27,21 @@ Spread Range::Of() const {
   return {.min = min_, .max = max_, .mean = count_ > 0 ? sum_ / static_cast<double>(count_) : NAN};
 }
 
+// The members that are summed up over the steps, and what their sums come from.
+constexpr std::pair<double Tally::*, double Record::*> kSums[] = {
+    {&Tally::seconds, &Record::step_seconds},
+    {&Tally::compute, &Record::seconds_compute},
+    {&Tally::communication, &Record::seconds_exposed_communication},
+    {&Tally::bubble, &Record::seconds_bubble},
+    {&Tally::data, &Record::seconds_data},
+    {&Tally::checkpoint, &Record::seconds_checkpoint}};
+
 void Tally::Add(const Record& record) {
   ++steps;
-  seconds += record.step_seconds;
   tokens += record.tokens_per_second * record.step_seconds;
   operations += record.flops_per_second * record.step_seconds;
   roof_seconds += record.roof_fraction * record.step_seconds;
-  compute += record.seconds_compute;
-  communication += record.seconds_exposed_communication;
-  bubble += record.seconds_bubble;
-  data += record.seconds_data;
-  checkpoint += record.seconds_checkpoint;
+  for (const auto& [sum, member] : kSums) this->*sum += record.*member;
   memory = std::max(memory, record.memory_bytes);
   loss_range.Add(record.loss);
   norm_range.Add(record.grad_norm);
@@ -48,16 +52,11 @@ void Tally::Add(const Record& record) {
 Record Tally::Mean(Record record) const {
   const auto count = static_cast<double>(std::max<std::int64_t>(steps, 1));
   const auto rate = [this](double sum) { return seconds > 0 ? sum / seconds : 0.0; };
-  record.step_seconds = seconds / count;
+  for (const auto& [sum, member] : kSums) record.*member = this->*sum / count;
   record.tokens_per_second = rate(tokens);
   record.flops_per_second = rate(operations);
   record.roof_fraction = rate(roof_seconds);
   record.memory_bytes = std::max(memory, record.memory_bytes);
-  record.seconds_compute = compute / count;
-  record.seconds_exposed_communication = communication / count;
-  record.seconds_bubble = bubble / count;
-  record.seconds_data = data / count;
-  record.seconds_checkpoint = checkpoint / count;
   return record;
 }
 
@@ -130,41 +129,33 @@ std::string TotalsText(const Record& record, const Tally& session, double elapse
 }
 
 // Shares of the session's wall time; "other" is the time that no timer measured.
-std::string TimeText(const Tally& session, double elapsed) {
-  std::string text;
-  double other = elapsed;
-  const auto add = [&](const char* what, double seconds, bool always) {
-    if (!always && !(seconds > 0)) return;
-    other -= seconds;
-    text += fmt::format("{} {:.1f}%, ", what, 100 * seconds / elapsed);
-  };
-  add("compute", session.compute, true);
-  add("communication", session.communication, true);
-  add("bubble", session.bubble, false);
-  add("data", session.data, true);
-  add("checkpoint", session.checkpoint, true);
-  add("validation", session.validation, true);
-  return fmt::format("{}other {:.1f}%", text, 100 * std::max(other, 0.0) / elapsed);
+std::string TimeText(const TimeFacts& time) {
+  const auto share = [&](double seconds) { return 100 * seconds / time.elapsed; };
+  return fmt::format(
+      "compute {:.1f}%, communication {:.1f}%, {}data {:.1f}%, checkpoint {:.1f}%, "
+      "validation {:.1f}%, other {:.1f}%",
+      share(time.compute), share(time.exposed_communication),
+      time.bubble > 0 ? fmt::format("bubble {:.1f}%, ", share(time.bubble)) : "", share(time.data),
+      share(time.checkpoint), share(time.validation), share(time.other));
 }
 
 std::string LossText(const Losses& losses) {
-  std::string text;
-  const auto add = [&text](const std::string& part) {
-    text += fmt::format("{}{}", text.empty() ? "" : "; ", part);
+  // "last 4.5678" between two texts; empty without a loss.
+  const auto last = [](const char* before, double loss, const char* after) {
+    return std::isnan(loss) ? "" : fmt::format("{}last {:.4f}{}", before, loss, after);
   };
+  std::vector<std::string> parts;
   if (losses.history.first_loss) {
-    std::string part = fmt::format("train first {:.4f}", *losses.history.first_loss);
-    if (!std::isnan(losses.last_step)) part += fmt::format(", last {:.4f}", losses.last_step);
-    add(part);
+    parts.push_back(fmt::format("train first {:.4f}{}", *losses.history.first_loss,
+                                last(", ", losses.last_step, "")));
   }
   if (losses.history.best_valid) {
-    std::string part = "valid ";
-    if (!std::isnan(losses.last_valid)) part += fmt::format("last {:.4f}, ", losses.last_valid);
-    add(part + fmt::format("best {:.4f} at step {}", *losses.history.best_valid,
-                           WithThousands(losses.history.best_valid_step)));
+    parts.push_back(fmt::format("valid {}best {:.4f} at step {}", last("", losses.last_valid, ", "),
+                                *losses.history.best_valid,
+                                WithThousands(losses.history.best_valid_step)));
   }
-  if (!std::isnan(losses.test)) add(fmt::format("test {:.4f}", losses.test));
-  return text;
+  if (!std::isnan(losses.test)) parts.push_back(fmt::format("test {:.4f}", losses.test));
+  return fmt::format("{}", fmt::join(parts, "; "));
 }
 
 // The line about gathers of sharded parameters; empty if there were none.
@@ -183,7 +174,7 @@ std::string SummaryText(const char* how, const Record& record, const Tally& sess
                         const std::vector<TrafficRow>& traffic, const Gathers& gathers) {
   std::string text = fmt::format("{:<8}{}", how, TotalsText(record, session, elapsed));
   if (elapsed > 0 && session.steps > 0) {
-    text += fmt::format("\n{:<8}{}", "time", TimeText(session, elapsed));
+    text += fmt::format("\n{:<8}{}", "time", TimeText(session.Times(elapsed)));
   }
   const std::string loss = LossText(losses);
   if (!loss.empty()) text += fmt::format("\n{:<8}{}", "loss", loss);
@@ -231,11 +222,9 @@ std::string PercentField(double fraction, int decimals) {
 }
 
 std::string LossFields(const Record& record) {
-  if (record.no_target) {
-    return fmt::format("{:>8}{:>9}{:>12}", Fixed(record.epoch, 2, 9999.99), "-", "no target");
-  }
   return fmt::format("{:>8}{:>9}{:>12}", Fixed(record.epoch, 2, 9999.99),
-                     Fixed(record.loss, 4, 999.9), PerplexityField(record.loss));
+                     record.no_target ? "-" : Fixed(record.loss, 4, 999.9),
+                     record.no_target ? "no target" : PerplexityField(record.loss));
 }
 
 }  // namespace

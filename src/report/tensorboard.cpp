@@ -22,6 +22,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
+#include "trireme/base/lists.hpp"
 #include "trireme/base/utf8.hpp"
 #include "trireme/report/append_file.hpp"
 
@@ -184,11 +185,162 @@ std::vector<NamedHistogram> HistogramsOf(const comm::Collectives& world,
   return whole;
 }
 
-// The folder of a run's event files.
+// Records of an event file (TFRecord): length, masked CRC-32C of the length, payload, masked
+// CRC-32C of the payload; numbers little-endian.
 
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::size_t kLengthBytes = 8, kCrcBytes = 4;
+
+static_assert(std::endian::native == std::endian::little, "numbers are written as they lie");
+
+template <typename Number>
+void AppendNumber(Number number, std::string& to) {
+  to.append(reinterpret_cast<const char*>(&number), sizeof number);
+}
+
+template <typename Number>
+Number ReadNumber(std::string_view bytes) {
+  Number number = 0;
+  std::memcpy(&number, bytes.data(), sizeof number);
+  return number;
+}
+
+// Masked as by TensorFlow (tensorflow/core/lib/hash/crc32c.h), so that a checksum of data that
+// holds checksums is not degenerate.
+std::uint32_t MaskedCrc(std::string_view bytes) {
+  return std::rotr(Crc32c(bytes), 15) + 0xA282EAD8;
+}
+
+}  // namespace
+
+std::uint32_t Crc32c(std::string_view bytes) {
+  boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;
+  crc.process_bytes(bytes.data(), bytes.size());
+  return crc.checksum();
+}
+
+void AppendRecord(std::string_view payload, std::string& to) {
+  std::string length;
+  AppendNumber(static_cast<std::uint64_t>(payload.size()), length);
+  to += length;
+  AppendNumber(MaskedCrc(length), to);
+  to += payload;
+  AppendNumber(MaskedCrc(payload), to);
+}
+
+RecordReader::RecordReader(const std::string& path) : file_(path, std::ios::binary) {
+  file_.seekg(0, std::ios::end);
+  size_ = static_cast<std::int64_t>(file_.tellg());
+  file_.seekg(0);
+  failed_ = !file_;
+}
+
+std::optional<std::string> RecordReader::Next() {
+  constexpr std::int64_t kFrame = kLengthBytes + 2 * kCrcBytes;
+  if (failed_ || size_ - end_ < kFrame) return std::nullopt;
+  // Reads `count` bytes and the checksum after them; false if they are damaged.
+  const auto take = [this](std::string& bytes, std::size_t count) {
+    bytes.resize(count + kCrcBytes);
+    if (!file_.read(bytes.data(), std::ssize(bytes))) return false;
+    const auto crc = ReadNumber<std::uint32_t>(std::string_view(bytes).substr(count));
+    bytes.resize(count);
+    return crc == MaskedCrc(bytes);
+  };
+  std::string head, payload;
+  const bool begins = take(head, kLengthBytes);
+  const auto length = begins ? ReadNumber<std::uint64_t>(head) : 0;
+  if (!begins || length > static_cast<std::uint64_t>(size_ - end_ - kFrame) ||
+      !take(payload, static_cast<std::size_t>(length))) {
+    // Stops reading: after a damaged record, the start of the next one is unknown.
+    failed_ = file_.bad();
+    size_ = end_;
+    return std::nullopt;
+  }
+  end_ += kFrame + static_cast<std::int64_t>(length);
+  return payload;
+}
+
+// Fills in TensorBoard's messages.
+
+namespace {
+
+constexpr const char* kEndTag = "_hparams_/session_end_info";
+
+// Returns `text` as valid UTF-8: the JSON writer replaces invalid bytes.
+std::string Utf8(const std::string& text) {
+  if (AsciiEnd(text) == text.size()) return text;
+  using Json = nlohmann::json;
+  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+proto::Summary::Value& AddValue(const std::string& tag, proto::Event& event) {
+  proto::Summary::Value& value = *event.mutable_summary()->add_value();
+  value.set_tag(Utf8(tag));
+  return value;
+}
+
+// Adds a message of the HParams plugin, beside an empty tensor, which readers require.
+void AddPluginData(const std::string& tag, const proto::HParamsPluginData& data,
+                   proto::Event& event) {
+  proto::Summary::Value& value = AddValue(tag, event);
+  auto& plugin = *value.mutable_metadata()->mutable_plugin_data();
+  plugin.set_plugin_name("hparams");
+  plugin.set_content(data.SerializeAsString());
+  value.mutable_tensor()->set_dtype(proto::DT_FLOAT);
+  value.mutable_tensor()->mutable_tensor_shape()->add_dim()->set_size(0);
+}
+
+// The value of a deck's key: numbers stay numbers, yes and no become booleans.
+proto::HParamValue ValueOf(const std::string& text) {
+  proto::HParamValue value;
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc() && stop == end && std::isfinite(number)) {
+    value.set_number_value(number);
+  } else if (text == "yes" || text == "no") {
+    value.set_bool_value(text == "yes");
+  } else {
+    value.set_string_value(Utf8(text));
+  }
+  return value;
+}
+
+// As TensorFlow does, leaves out empty buckets at both ends and merges runs of them in between.
+void AddHistogram(const NamedHistogram& named, proto::Event& event) {
+  const Histogram& histogram = named.histogram;
+  proto::HistogramProto& message = *AddValue(named.name, event).mutable_histo();
+  const double count = histogram.Count();
+  message.set_num(count);
+  message.set_sum(histogram.Sum());
+  message.set_sum_squares(histogram.Squares());
+  if (count == 0) {
+    message.add_bucket_limit(Histogram::Limits().back());
+    message.add_bucket(0);
+    return;
+  }
+  message.set_min(histogram.Min());
+  message.set_max(histogram.Max());
+  const std::vector<double>&limits = Histogram::Limits(), &counts = histogram.Counts();
+  std::size_t first = 0, last = counts.size() - 1;
+  while (counts[first] == 0) ++first;
+  while (counts[last] == 0) --last;
+  for (std::size_t i = first; i <= last; ++i) {
+    if (counts[i] == 0 && counts[i + 1] == 0) continue;
+    message.add_bucket_limit(limits[i]);
+    message.add_bucket(counts[i]);
+  }
+}
+
+bool EndsRun(const proto::Event& event) {
+  return std::ranges::any_of(event.summary().value(),
+                             [](const auto& value) { return value.tag() == kEndTag; });
+}
+
+// The folder of a run's event files.
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
@@ -210,6 +362,14 @@ std::string HostName() {
   return name;
 }
 
+// Path of a new event file that TensorBoard reads after `files`, those already in the folder.
+std::string NextEventFile(const std::string& folder, const std::vector<std::string>& files) {
+  auto seconds = static_cast<std::int64_t>(UnixSeconds());
+  // TensorBoard sorts by name, and clocks of hosts differ: the seconds must exceed the last file's.
+  if (!files.empty()) seconds = std::max(seconds, TimeIn(files.back()) + 1);
+  return fmt::format("{}/{}{:010}.{}.{}.0", folder, kPrefix, seconds, HostName(), getpid());
+}
+
 // Bytes at the start of an event file to keep when the run goes back to `step`; 0 if the file's
 // session began at `step` or later.
 std::int64_t KeptBytes(const std::string& path, std::int64_t step) {
@@ -226,27 +386,10 @@ std::int64_t KeptBytes(const std::string& path, std::int64_t step) {
   return kept;
 }
 
-}  // namespace
-
-std::vector<std::string> EventFiles(const std::string& folder) {
-  std::vector<std::string> files;
-  std::error_code error, ignored;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (!entry->path().filename().string().starts_with(kPrefix)) continue;
-    if (entry->is_regular_file(ignored)) files.push_back(entry->path().string());
-  }
-  std::ranges::sort(files);
-  return files;
-}
-
-std::string NextEventFile(const std::string& folder, const std::vector<std::string>& files,
-                          std::int64_t unix_seconds) {
-  // TensorBoard sorts by name, and clocks of hosts differ: the seconds must exceed the last file's.
-  if (!files.empty()) unix_seconds = std::max(unix_seconds, TimeIn(files.back()) + 1);
-  return fmt::format("{}/{}{:010}.{}.{}.0", folder, kPrefix, unix_seconds, HostName(), getpid());
-}
-
+// Cuts from the folder's files all events after `step`, the end-of-run event (whatever its step),
+// and everything from the first damaged record on. Removes files of sessions that began at `step`
+// or later. Files are cut in place, so that a reader that has read them already goes on to the next
+// one. Returns the remaining files, as EventFiles does. Throws RunError that names the path.
 std::vector<std::string> CutEvents(const std::string& folder, std::int64_t step) {
   std::vector<std::string> left;
   for (const std::string& path : EventFiles(folder)) {
@@ -265,6 +408,18 @@ std::vector<std::string> CutEvents(const std::string& folder, std::int64_t step)
   return left;
 }
 
+}  // namespace
+
+std::vector<std::string> EventFiles(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code ignored;
+  for (const std::string& name : NamesIn(folder)) {
+    const std::string path = folder + "/" + name;
+    if (name.starts_with(kPrefix) && fs::is_regular_file(path, ignored)) files.push_back(path);
+  }
+  return files;
+}
+
 // EventLog: buffers records; begins a new file when a run goes back to an earlier step.
 
 struct EventLog::State {
@@ -272,16 +427,13 @@ struct EventLog::State {
   static constexpr const char* kVersion = "brain.Event:2";
   static constexpr std::size_t kMostBuffered = std::size_t{1} << 20;  // bytes
 
-  explicit State(Setup given) : setup(std::move(given)) {}
+  explicit State(Setup given) : setup(std::move(given)) {
+    Begin(setup.continues, setup.resume_step);
+  }
 
-  // Keeps the first failure until Tell() throws it.
+  // Keeps the first failure until Guarded() throws it.
   void Fail(const std::string& text) {
     if (failure.empty() && !told) failure = text;
-  }
-  void Tell() {
-    if (told || failure.empty()) return;
-    told = true;
-    throw RunError(failure);
   }
 
   // Cuts the events after `step` (all events unless `continues`) and opens a new file.
@@ -289,24 +441,20 @@ struct EventLog::State {
     file.reset();
     buffer.clear();
     last_step = step;
-    const auto attempt = [this](const auto& change) {
-      try {
-        change();
-        return true;
-      } catch (const Error& error) {
-        Fail(error.what());
-        return false;
+    try {
+      // The folder need not be durable: the records are not flushed to the disk either.
+      std::error_code error;
+      const bool fresh = fs::create_directories(setup.folder, error);
+      if (error) {
+        throw RunError(fmt::format("{}: cannot be made: {}", setup.folder, error.message()));
       }
-    };
-    // The folder need not be durable: the records are not flushed to the disk either.
-    std::error_code error;
-    const bool fresh = std::filesystem::create_directories(setup.folder, error);
-    if (error) return Fail(fmt::format("{}: cannot be made: {}", setup.folder, error.message()));
-    // TensorBoard would show old events that cannot be cut beside new ones: write nothing.
-    std::vector<std::string> files;
-    if (!fresh && !attempt([&] { files = CutEvents(setup.folder, continues ? step : 0); })) return;
-    has_start = !files.empty();
-    attempt([&] { Open(files); });
+      // TensorBoard would show old events that cannot be cut beside new ones: write nothing.
+      std::vector<std::string> files;
+      if (!fresh) files = CutEvents(setup.folder, continues ? step : 0);
+      Open(files);
+    } catch (const Error& error) {
+      return Fail(error.what());
+    }
     Put(VersionEvent());
     if (!has_start) return;
     proto::Event start = Make(step + 1);
@@ -314,9 +462,10 @@ struct EventLog::State {
     Put(start);
   }
 
+  // Opens a new file after `files`, those already in the folder.
   void Open(const std::vector<std::string>& files) {
-    const auto now = static_cast<std::int64_t>(UnixSeconds());
-    file = std::make_shared<AppendFile>(NextEventFile(setup.folder, files, now), true);
+    has_start = !files.empty();
+    file = std::make_shared<AppendFile>(NextEventFile(setup.folder, files), true);
   }
 
   static proto::Event VersionEvent() {
@@ -337,7 +486,7 @@ struct EventLog::State {
   void Guarded(Change&& change) {
     const std::lock_guard lock(mutex);
     change();
-    Tell();
+    if (!failure.empty() && !std::exchange(told, true)) throw RunError(failure);
   }
 
   // Fills an event of `step` and appends it; without `step`, the last step that had values is used.
@@ -377,9 +526,7 @@ struct EventLog::State {
   bool told = false;
 };
 
-EventLog::EventLog(Setup setup) : state_(std::make_unique<State>(std::move(setup))) {
-  state_->Begin(state_->setup.continues, state_->setup.resume_step);
-}
+EventLog::EventLog(Setup setup) : state_(std::make_unique<State>(std::move(setup))) {}
 
 EventLog::~EventLog() { state_->Write(); }
 
@@ -388,12 +535,26 @@ bool EventLog::HasStart() const { return state_->has_start; }
 void EventLog::Add(std::int64_t step, const Scalars& scalars) {
   if (scalars.empty()) return;
   state_->PutOne(step, [&](proto::Event& event) {
-    for (const auto& [tag, value] : scalars) AddScalar(tag, value, event);
+    for (const auto& [tag, value] : scalars) {
+      AddValue(tag, event).set_simple_value(static_cast<float>(value));
+    }
   });
 }
 
+// Markdown shows lines that begin with four blanks as code, unchanged.
 void EventLog::AddText(const std::string& tag, const std::string& text) {
-  state_->PutOne({}, [&](proto::Event& event) { report::AddText(tag, text, event); });
+  std::string plain = Utf8(text);
+  std::ranges::replace(plain, '\r', '\n');  // Markdown takes a carriage return as a line's end, too
+  std::istringstream lines(plain);
+  std::string code;
+  for (std::string line; std::getline(lines, line);) code += "    " + line + "\n";
+  state_->PutOne({}, [&](proto::Event& event) {
+    proto::Summary::Value& value = AddValue(tag, event);
+    value.mutable_metadata()->mutable_plugin_data()->set_plugin_name("text");
+    value.mutable_tensor()->set_dtype(proto::DT_STRING);
+    value.mutable_tensor()->mutable_tensor_shape();
+    value.mutable_tensor()->add_string_val(code);
+  });
 }
 
 // One event per histogram: a single event's length would grow with the number of tensors.
@@ -401,22 +562,30 @@ void EventLog::AddHistograms(std::int64_t step, std::span<const NamedHistogram> 
   const std::lock_guard lock(state_->mutex);
   for (const NamedHistogram& named : histograms) {
     proto::Event event = State::Make(state_->last_step = step);
-    AddHistogram(named.name, named.histogram, event);
+    AddHistogram(named, event);
     state_->Put(event);
   }
 }
 
+// Leaves out keys without a value.
 void EventLog::AddHParams(const std::vector<std::pair<std::string, std::string>>& values) {
-  state_->PutOne(
-      {}, [&](proto::Event& event) { report::AddHParams(values, event.wall_time(), event); });
+  state_->PutOne({}, [&](proto::Event& event) {
+    proto::HParamsPluginData data;
+    proto::SessionStartInfo& start = *data.mutable_session_start_info();
+    start.set_start_time_secs(event.wall_time());
+    for (const auto& [name, value] : values) {
+      if (!value.empty()) (*start.mutable_hparams())[Utf8(name)] = ValueOf(value);
+    }
+    AddPluginData("_hparams_/session_start_info", data, event);
+  });
 }
 
 void EventLog::AddEnd() {
-  state_->Guarded([&] {
-    proto::Event event = State::Make(state_->last_step);
-    report::AddEnd(event.wall_time(), event);
-    state_->Put(event);
-    state_->Write();
+  state_->PutOne({}, [](proto::Event& event) {
+    proto::HParamsPluginData data;
+    data.mutable_session_end_info()->set_status(proto::STATUS_SUCCESS);
+    data.mutable_session_end_info()->set_end_time_secs(event.wall_time());
+    AddPluginData(kEndTag, data, event);
   });
 }
 
@@ -432,10 +601,8 @@ std::string EventLog::Renew() {
   State& state = *state_;
   if (state.file == nullptr || !state.file->Gone()) return {};
   std::error_code ignored;  // Open() reports the failure
-  std::filesystem::create_directories(state.setup.folder, ignored);
-  const std::vector<std::string> files = EventFiles(state.setup.folder);
-  state.Open(files);
-  state.has_start = !files.empty();
+  fs::create_directories(state.setup.folder, ignored);
+  state.Open(EventFiles(state.setup.folder));
   std::string first;
   AppendRecord(State::VersionEvent().SerializeAsString(), first);
   state.buffer.insert(0, first);
@@ -454,202 +621,6 @@ void EventLog::Sync() {
     file = state_->file;
   });
   if (file != nullptr) file->Sync();
-}
-
-// Fills in TensorBoard's messages.
-
-namespace {
-
-constexpr const char* kEndTag = "_hparams_/session_end_info";
-
-// Returns `text` as valid UTF-8: the JSON writer replaces invalid bytes.
-std::string Utf8(const std::string& text) {
-  if (AsciiEnd(text) == text.size()) return text;
-  using Json = nlohmann::json;
-  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
-}
-
-proto::Summary::Value& AddValue(const std::string& tag, proto::Event& event) {
-  proto::Summary::Value& value = *event.mutable_summary()->add_value();
-  value.set_tag(Utf8(tag));
-  return value;
-}
-
-// Adds a message of the HParams plugin, beside an empty tensor, which readers require.
-void AddPluginData(const std::string& tag, const proto::HParamsPluginData& data,
-                   proto::Event& event) {
-  proto::Summary::Value& value = AddValue(tag, event);
-  auto& plugin = *value.mutable_metadata()->mutable_plugin_data();
-  plugin.set_plugin_name("hparams");
-  plugin.set_content(data.SerializeAsString());
-  value.mutable_tensor()->set_dtype(proto::DT_FLOAT);
-  value.mutable_tensor()->mutable_tensor_shape()->add_dim()->set_size(0);
-}
-
-proto::HParamValue ValueOf(const std::string& text) {
-  proto::HParamValue value;
-  double number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error == std::errc() && stop == end && std::isfinite(number)) {
-    value.set_number_value(number);
-  } else if (text == "yes" || text == "no") {
-    value.set_bool_value(text == "yes");
-  } else {
-    value.set_string_value(Utf8(text));
-  }
-  return value;
-}
-
-}  // namespace
-
-void AddScalar(const std::string& tag, double value, proto::Event& event) {
-  AddValue(tag, event).set_simple_value(static_cast<float>(value));
-}
-
-// Markdown shows lines that begin with four blanks as code, unchanged.
-void AddText(const std::string& tag, const std::string& text, proto::Event& event) {
-  std::string plain = Utf8(text);
-  std::ranges::replace(plain, '\r', '\n');  // Markdown takes a carriage return as a line's end, too
-  std::istringstream lines(plain);
-  std::string code;
-  for (std::string line; std::getline(lines, line);) code += "    " + line + "\n";
-  proto::Summary::Value& value = AddValue(tag, event);
-  value.mutable_metadata()->mutable_plugin_data()->set_plugin_name("text");
-  value.mutable_tensor()->set_dtype(proto::DT_STRING);
-  value.mutable_tensor()->mutable_tensor_shape();
-  value.mutable_tensor()->add_string_val(code);
-}
-
-// As TensorFlow does, leaves out empty buckets at both ends and merges runs of them in between.
-void AddHistogram(const std::string& tag, const Histogram& histogram, proto::Event& event) {
-  proto::HistogramProto& message = *AddValue(tag, event).mutable_histo();
-  const double count = histogram.Count();
-  message.set_num(count);
-  message.set_sum(histogram.Sum());
-  message.set_sum_squares(histogram.Squares());
-  if (count == 0) {
-    message.add_bucket_limit(Histogram::Limits().back());
-    message.add_bucket(0);
-    return;
-  }
-  message.set_min(histogram.Min());
-  message.set_max(histogram.Max());
-  const std::vector<double>&limits = Histogram::Limits(), &counts = histogram.Counts();
-  const auto holds = [](double bucket) { return bucket > 0; };
-  const std::size_t first =
-      static_cast<std::size_t>(std::ranges::find_if(counts, holds) - counts.begin());
-  const std::size_t last =
-      counts.size() - 1 -
-      static_cast<std::size_t>(std::find_if(counts.rbegin(), counts.rend(), holds) -
-                               counts.rbegin());
-  for (std::size_t i = first; i <= last; ++i) {
-    if (counts[i] == 0 && counts[i + 1] == 0) continue;
-    message.add_bucket_limit(limits[i]);
-    message.add_bucket(counts[i]);
-  }
-}
-
-void AddHParams(const std::vector<std::pair<std::string, std::string>>& values, double unix_seconds,
-                proto::Event& event) {
-  proto::HParamsPluginData data;
-  proto::SessionStartInfo& start = *data.mutable_session_start_info();
-  start.set_start_time_secs(unix_seconds);
-  for (const auto& [name, value] : values) {
-    if (!value.empty()) (*start.mutable_hparams())[Utf8(name)] = ValueOf(value);
-  }
-  AddPluginData("_hparams_/session_start_info", data, event);
-}
-
-void AddEnd(double unix_seconds, proto::Event& event) {
-  proto::HParamsPluginData data;
-  data.mutable_session_end_info()->set_status(proto::STATUS_SUCCESS);
-  data.mutable_session_end_info()->set_end_time_secs(unix_seconds);
-  AddPluginData(kEndTag, data, event);
-}
-
-bool EndsRun(const proto::Event& event) {
-  return std::ranges::any_of(event.summary().value(),
-                             [](const auto& value) { return value.tag() == kEndTag; });
-}
-
-// Records of an event file: framing and checksums.
-
-namespace {
-
-constexpr std::size_t kLengthBytes = 8, kCrcBytes = 4;
-
-static_assert(std::endian::native == std::endian::little, "numbers are written as they lie");
-
-template <typename Number>
-void AppendNumber(Number number, std::string& to) {
-  to.append(reinterpret_cast<const char*>(&number), sizeof number);
-}
-
-template <typename Number>
-Number ReadNumber(std::string_view bytes) {
-  Number number = 0;
-  std::memcpy(&number, bytes.data(), sizeof number);
-  return number;
-}
-
-}  // namespace
-
-std::uint32_t Crc32c(std::string_view bytes) {
-  boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;
-  crc.process_bytes(bytes.data(), bytes.size());
-  return crc.checksum();
-}
-
-std::uint32_t Masked(std::uint32_t crc) {
-  constexpr std::uint32_t kDelta = 0xA282EAD8;  // tensorflow/core/lib/hash/crc32c.h
-  return ((crc >> 15) | (crc << 17)) + kDelta;
-}
-
-void AppendRecord(std::string_view payload, std::string& to) {
-  std::string length;
-  AppendNumber(static_cast<std::uint64_t>(payload.size()), length);
-  to += length;
-  AppendNumber(Masked(Crc32c(length)), to);
-  to += payload;
-  AppendNumber(Masked(Crc32c(payload)), to);
-}
-
-RecordReader::RecordReader(const std::string& path) : file_(path, std::ios::binary) {
-  file_.seekg(0, std::ios::end);
-  size_ = static_cast<std::int64_t>(file_.tellg());
-  file_.seekg(0);
-  failed_ = !file_;
-}
-
-bool RecordReader::Take(std::string& bytes, std::size_t count) {
-  bytes.resize(count);
-  file_.read(bytes.data(), static_cast<std::streamsize>(count));
-  return !file_.fail();
-}
-
-// Stops reading: after a damaged record, the start of the next one is unknown.
-std::optional<std::string> RecordReader::Refuse() {
-  failed_ = failed_ || file_.bad();
-  size_ = end_;
-  return std::nullopt;
-}
-
-std::optional<std::string> RecordReader::Next() {
-  constexpr std::int64_t kFrame = kLengthBytes + 2 * kCrcBytes;
-  if (failed_ || size_ - end_ < kFrame) return std::nullopt;
-  std::string head, payload, crc;
-  if (!Take(head, kLengthBytes + kCrcBytes)) return Refuse();
-  const std::string_view length_bytes = std::string_view(head).substr(0, kLengthBytes);
-  const auto length = ReadNumber<std::uint64_t>(length_bytes);
-  if (Masked(Crc32c(length_bytes)) != ReadNumber<std::uint32_t>(head.substr(kLengthBytes)) ||
-      length > static_cast<std::uint64_t>(size_ - end_ - kFrame)) {
-    return Refuse();
-  }
-  if (!Take(payload, static_cast<std::size_t>(length)) || !Take(crc, kCrcBytes)) return Refuse();
-  if (Masked(Crc32c(payload)) != ReadNumber<std::uint32_t>(crc)) return Refuse();
-  end_ += kFrame + static_cast<std::int64_t>(length);
-  return payload;
 }
 
 // TensorBoardSink: turns records into scalars, texts and the HParams session.

@@ -15,6 +15,7 @@
 
 #include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
+#include "trireme/base/lists.hpp"
 
 namespace trireme::tools {
 
@@ -109,11 +110,11 @@ bool IsSecretName(std::string_view name) {
   std::string upper(name);
   std::transform(upper.begin(), upper.end(), upper.begin(),
                  [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  constexpr auto kWords =
-      std::to_array<std::string_view>({"TOKEN", "SECRET", "PASS", "PWD", "KEY", "CRED", "AUTH",
-                                       "COOKIE", "JWT", "SIGNATURE", "CERT", "MUNGE", "PRIVATE"});
-  return std::any_of(kWords.begin(), kWords.end(),
-                     [&](std::string_view word) { return upper.find(word) != std::string::npos; });
+  constexpr const char* kWords =
+      "TOKEN SECRET PASS PWD KEY CRED AUTH COOKIE JWT SIGNATURE CERT MUNGE PRIVATE";
+  return std::ranges::any_of(WordsIn(kWords), [&](const std::string& word) {
+    return upper.find(word) != std::string::npos;
+  });
 }
 
 // Removes the text from "key = value" in [generate], or from generate.key=value on a command line.
@@ -172,14 +173,10 @@ std::string LogWithoutSamples(const std::string& log) {
   std::string result;
   bool in_sample = false;
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("sample  ")) {
-      in_sample = true;
-      result += std::string("sample  ") + kLeftOut + "\n";
-      continue;
-    }
-    if (line.starts_with(kGapMark)) {
-      in_sample = true;  // the gap may end in the middle of a sample
-      result += line + "\n";
+    const bool sample = line.starts_with("sample  ");
+    if (sample || line.starts_with(kGapMark)) {
+      in_sample = true;  // a gap may end in the middle of a sample
+      result += (sample ? std::string("sample  ") + kLeftOut : line) + "\n";
       continue;
     }
     in_sample = in_sample && !EndsSample(line);
@@ -201,19 +198,18 @@ std::string JsonWithoutTexts(const std::string& json) {
 
 namespace {
 
-constexpr auto kPrefixes = std::to_array<std::string_view>(
-    {"OMP_",    "GOMP_",   "KMP_",  "OMPI_",  "PRTE_",         "PMIX_",    "PMI_",    "HYDRA_",
-     "MPI_",    "MPICH_",  "MPIR_", "I_MPI_", "PSM2_",         "SLURM_",   "SLURMD_", "SRUN_",
-     "SBATCH_", "UCX_",    "FI_",   "NCCL_",  "CUDA_",         "TRIREME_", "ROMIO_",  "HDF5_",
-     "DNNL_",   "ONEDNN_", "PBS_",  "LSB_",   "XDG_CACHE_HOME"});
-constexpr auto kNames = std::to_array<std::string_view>(
-    {"LOADEDMODULES", "LMOD_SYSTEM_NAME", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "LANG",
-     "LC_ALL", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES"});
+constexpr const char* kPrefixes =
+    "OMP_ GOMP_ KMP_ OMPI_ PRTE_ PMIX_ PMI_ HYDRA_ MPI_ MPICH_ MPIR_ I_MPI_ PSM2_ SLURM_ SLURMD_ "
+    "SRUN_ SBATCH_ UCX_ FI_ NCCL_ CUDA_ TRIREME_ ROMIO_ HDF5_ DNNL_ ONEDNN_ PBS_ LSB_ "
+    "XDG_CACHE_HOME";
+constexpr const char* kNames =
+    "LOADEDMODULES LMOD_SYSTEM_NAME TMPDIR LD_LIBRARY_PATH LD_PRELOAD LANG LC_ALL "
+    "MALLOC_ARENA_MAX GLIBC_TUNABLES";
 
 bool Concerns(std::string_view name) {
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
-         std::any_of(kPrefixes.begin(), kPrefixes.end(),
-                     [&](std::string_view prefix) { return name.starts_with(prefix); });
+  return std::ranges::count(WordsIn(kNames), name) > 0 ||
+         std::ranges::any_of(WordsIn(kPrefixes),
+                             [&](const std::string& prefix) { return name.starts_with(prefix); });
 }
 
 std::string Number(rlim_t limit) {

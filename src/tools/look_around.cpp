@@ -6,15 +6,14 @@
 #include <sys/utsname.h>
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
 #include <set>
 #include <sstream>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/json.hpp"
+#include "trireme/base/lists.hpp"
 #include "trireme/base/program.hpp"
 #include "trireme/comm/node_memory.hpp"
 #include "trireme/device/stream.hpp"
@@ -26,12 +25,6 @@ namespace {
 
 // Topics that begin with this mark are complaints; the rest of the topic is the warning's kind.
 constexpr char kComplaint = '!';
-
-std::string Topic(const char* kind) { return std::string(1, kComplaint) + kind; }
-
-double WallClock() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // What a rank finds out about itself and, if it is the first of its node, about the node.
 class Looker {
@@ -59,7 +52,7 @@ class Looker {
     if (!text.empty()) tally_.Add(topic, text, rank_);
   }
   void Complain(const char* kind, const std::string& text) {
-    if (!text.empty()) tally_.Add(Topic(kind), text, rank_);
+    if (!text.empty()) tally_.Add(std::string(1, kComplaint) + kind, text, rank_);
   }
   bool OnSeveralHosts() const { return ranks_.node.Size() < ranks_.world.Size(); }
 
@@ -187,16 +180,6 @@ void AddMixtures(const Tally& tally, const Ranks& ranks, std::vector<Warning>& w
   }
 }
 
-void AddClocks(const ClockSkew& skew, const comm::Hosts& hosts, std::vector<Warning>& warnings) {
-  if (skew.seconds == 0) return;
-  warnings.push_back(
-      {"clock",
-       fmt::format("clocks differ: that of {} (rank {}) is at least {:.1f} s ahead of that of {} "
-                   "(rank {}); dates of files and ends of allocations are read from them",
-                   hosts.Of(skew.ahead), skew.ahead, skew.seconds, hosts.Of(skew.behind),
-                   skew.behind)});
-}
-
 Findings Conclude(const Tally& tally, const Ranks& ranks, const ClockSkew& skew) {
   Findings findings;
   const bool several = ranks.hosts.Names().size() > 1;
@@ -215,7 +198,14 @@ Findings Conclude(const Tally& tally, const Ranks& ranks, const ClockSkew& skew)
     }
   }
   AddMixtures(tally, ranks, findings.warnings);
-  AddClocks(skew, ranks.hosts, findings.warnings);
+  if (skew.seconds > 0) {
+    findings.warnings.push_back(
+        {"clock",
+         fmt::format("clocks differ: that of {} (rank {}) is at least {:.1f} s ahead of that of {} "
+                     "(rank {}); dates of files and ends of allocations are read from them",
+                     ranks.hosts.Of(skew.ahead), skew.ahead, skew.seconds,
+                     ranks.hosts.Of(skew.behind), skew.behind)});
+  }
   findings.facts.emplace_back("built for", BuiltFor());
   return findings;
 }
@@ -237,7 +227,7 @@ std::string NameHosts(std::span<const int> ranks, const comm::Hosts& hosts) {
 Findings LookAround(const Ranks& ranks, const Subject& subject, bool whole) {
   const double start = Seconds();
   const Tally tally = MergeOnRoot(ranks.world, Looker(ranks, subject, whole).Look());
-  const ClockSkew skew = CompareWallClocks(ranks.world, WallClock);
+  const ClockSkew skew = CompareWallClocks(ranks.world, UnixSeconds);
   Findings findings;
   if (ranks.world.IsRoot()) findings = Conclude(tally, ranks, skew);
   findings.seconds = Seconds() - start;
@@ -268,8 +258,7 @@ std::vector<Slow> FindSlow(const std::vector<Unit>& units) {
       if (value > 0 && value < (1 - kSlow) * median)
         slow.push_back({unit, quantity, value, median});
     }
-    std::sort(slow.begin() + static_cast<std::ptrdiff_t>(before), slow.end(),
-              [](const Slow& a, const Slow& b) { return a.value < b.value; });
+    std::ranges::sort(std::span(slow).subspan(before), {}, &Slow::value);
   }
   return slow;
 }
@@ -323,9 +312,7 @@ std::string ShortName(const std::string& library) {
     if (at == std::string::npos) continue;
     line = fmt::format("{} {}", line.substr(0, at), line.substr(at + std::strlen(noise)));
   }
-  std::istringstream words(line);
-  const std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
-  return fmt::format("{}", fmt::join(all, " "));
+  return fmt::format("{}", fmt::join(WordsIn(line), " "));
 }
 
 std::string LineAfter(const std::string& text, const std::string& name) {
@@ -367,7 +354,8 @@ bool NamesOnlyTcp(const std::string& transports) {
 std::string Components(std::span<const std::string> objects, const std::string& framework) {
   const std::string head = "mca_" + framework + "_";
   std::vector<std::string> names;
-  for (const std::string& object : objects) {
+  for (const std::string& path : objects) {
+    const std::string object = path.substr(path.rfind('/') + 1);
     const std::size_t end = object.find(".so");
     if (!object.starts_with(head) || end == std::string::npos) continue;
     names.push_back(object.substr(head.size(), end - head.size()));
@@ -424,8 +412,7 @@ Fabric FabricOf(const std::string& library, std::span<const std::string> objects
 std::vector<std::string> LoadedObjects() {
   std::vector<std::string> names;
   const auto visit = [](dl_phdr_info* info, std::size_t, void* to) {
-    const std::string name = info->dlpi_name;
-    static_cast<std::vector<std::string>*>(to)->push_back(name.substr(name.rfind('/') + 1));
+    static_cast<std::vector<std::string>*>(to)->emplace_back(info->dlpi_name);
     return 0;
   };
   dl_iterate_phdr(visit, &names);
@@ -483,15 +470,14 @@ std::string Extremes(const Report& report, Quantity quantity) {
   if (units.empty()) return {};
   const auto [least, most] = std::ranges::minmax_element(
       units, {}, [&](const Unit* unit) { return unit->values[quantity]; });
-  const double median = Median(report.measured.units, quantity);
+  const std::string median = Shown(Median(report.measured.units, quantity), name);
   if (units.size() == 1) {
-    return fmt::format("{:<26}{:>10} {}", TitleOf(report, quantity), Shown(median, name),
-                       name.unit);
+    return fmt::format("{:<26}{:>10} {}", TitleOf(report, quantity), median, name.unit);
   }
   return fmt::format("{:<26}{:>10} {:>10} {:>10} {}   slowest {}, fastest {}",
-                     TitleOf(report, quantity), Shown((*least)->values[quantity], name),
-                     Shown(median, name), Shown((*most)->values[quantity], name), name.unit,
-                     NameOf(report, **least), NameOf(report, **most));
+                     TitleOf(report, quantity), Shown((*least)->values[quantity], name), median,
+                     Shown((*most)->values[quantity], name), name.unit, NameOf(report, **least),
+                     NameOf(report, **most));
 }
 
 void AddMeasured(const Report& report, std::vector<std::string>& lines) {

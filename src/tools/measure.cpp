@@ -41,34 +41,26 @@ std::vector<std::byte> MultiplyOnce(const device::Stream& stream, Dtype dtype, b
   std::vector<std::byte> pattern(static_cast<std::size_t>(kPattern * element));
   for (std::int64_t i = 0; i < kPattern; ++i) {
     const double value = 0.5 + static_cast<double>(i) / kPattern;
-    std::byte* const at = pattern.data() + i * element;
-    if (dtype == Dtype::kFloat64) {
-      std::memcpy(at, &value, sizeof value);
-    } else {
-      // A bf16 number is the upper half of an fp32 number.
-      const auto single = static_cast<float>(value);
-      const auto* const from = reinterpret_cast<const std::byte*>(&single);
-      std::memcpy(at, from + sizeof single - element, static_cast<std::size_t>(element));
-    }
+    const auto single = static_cast<float>(value);
+    // A bf16 number is the upper half of an fp32 number.
+    const char* const end = reinterpret_cast<const char*>(&single) + sizeof single;
+    const void* const from =
+        dtype == Dtype::kFloat64 ? &value : static_cast<const void*>(end - element);
+    std::memcpy(pattern.data() + i * element, from, SizeOf(dtype));
   }
   for (const Matrix& operand : {a, b}) device::Repeat(stream, pattern, operand.data, bytes);
   kernels::MatrixMultiply(stream, kernels::Form::kPlain, a, kernels::Form::kPlain, b, c, false);
   std::vector<std::byte> result(static_cast<std::size_t>(bytes));
   device::CopyOut(stream, c.data, result.data(), bytes);
   device::Synchronise(stream);
-  // Widening to fp64 keeps infinities and NaNs.
+  // Widening to fp32 keeps infinities and NaNs.
   for (std::int64_t i = 0; i < kSize * kSize; ++i) {
     double value = 0;
-    const std::byte* const at = result.data() + i * element;
-    if (dtype == Dtype::kFloat64) {
-      std::memcpy(&value, at, sizeof value);
-    } else {
-      float single = 0;
-      std::memcpy(reinterpret_cast<std::byte*>(&single) + sizeof single - element, at,
-                  static_cast<std::size_t>(element));
-      value = single;
-    }
-    finite = finite && std::isfinite(value);
+    float single = 0;
+    char* const end = reinterpret_cast<char*>(&single) + sizeof single;
+    void* const to = dtype == Dtype::kFloat64 ? &value : static_cast<void*>(end - element);
+    std::memcpy(to, result.data() + i * element, SizeOf(dtype));
+    finite = finite && std::isfinite(value) && std::isfinite(single);
   }
   return result;
 }
@@ -115,18 +107,14 @@ double BothWays(const Messages& messages, double seconds) {
   return seconds > 0 ? 2 * static_cast<double>(messages.sent.size()) / seconds : 0;
 }
 
-struct Product {
-  double flops = 0;   // FLOP/s, measured by kernels::MeasureRoof
-  bool right = true;  // false: a product was not finite, or differed when computed again
-};
-Product MeasureProduct(const device::Stream& stream, Dtype dtype) {
-  Product product;
-  bool finite = true;
-  const std::vector<std::byte> first = MultiplyOnce(stream, dtype, finite);
-  product.flops = kernels::MeasureRoof(stream, dtype);
-  const std::vector<std::byte> second = MultiplyOnce(stream, dtype, finite);
-  product.right = finite && first == second;
-  return product;
+// FLOP/s, by kernels::MeasureRoof. right: false if a product was not finite, or differed when
+// computed again.
+double MeasureProduct(const device::Stream& stream, Dtype dtype, bool& right) {
+  right = true;
+  const std::vector<std::byte> first = MultiplyOnce(stream, dtype, right);
+  const double flops = kernels::MeasureRoof(stream, dtype);
+  right = first == MultiplyOnce(stream, dtype, right) && right;
+  return flops;
 }
 
 // Bytes per second that a copy reads and writes in the stream's memory, using all of its threads.
@@ -221,12 +209,12 @@ Unit MeasureUnit(const Parts& parts, const device::Stream& stream, Dtype dtype,
   Unit mine;
   mine.rank = parts.world.Rank();
   parts.world.Barrier();
-  const Product product = MeasureProduct(stream, dtype);
-  const double slowest = -unit.Max(-product.flops);
+  bool right = true;
+  const double flops = MeasureProduct(stream, dtype, right), slowest = -unit.Max(-flops);
   mine.values[kProduct] = slowest;
-  mine.slowest = unit.Min(product.flops == slowest ? std::int64_t{parts.world.Rank()}
-                                                   : std::numeric_limits<std::int64_t>::max());
-  mine.wrong = unit.Sum(std::int64_t{product.right ? 0 : 1});
+  mine.slowest = unit.Min(flops == slowest ? std::int64_t{parts.world.Rank()}
+                                           : std::numeric_limits<std::int64_t>::max());
+  mine.wrong = unit.Sum(std::int64_t{right ? 0 : 1});
   parts.world.Barrier();
   mine.values[kMemory] = unit.Sum(MeasureMemory(stream));
   parts.world.Barrier();
@@ -253,10 +241,7 @@ std::vector<Unit> Gather(const Parts& parts, const Unit& mine) {
 }
 
 void TakeBest(const std::vector<Unit>& more, std::vector<Unit>& units) {
-  if (units.empty()) {
-    units = more;
-    return;
-  }
+  if (units.empty()) units = more;
   for (std::size_t i = 0; i < units.size(); ++i) {
     Unit& unit = units[i];
     if (more[i].values[kProduct] > unit.values[kProduct]) unit.slowest = more[i].slowest;

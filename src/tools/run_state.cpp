@@ -55,24 +55,21 @@ bool FollowedFile::Continues() const {
 bool FollowedFile::Open(const Visit& visit) {
   struct stat found {};
   if (stat(path_.c_str(), &found) != 0) return false;
-  if (file_ && found.st_dev == device_ && found.st_ino == inode_) {
-    size_ = found.st_size;
-    modified_ = found.st_mtime;
-    return true;
+  const auto known = [&] { return found.st_dev == device_ && found.st_ino == inode_; };
+  if (!file_ || !known()) {
+    if (!S_ISREG(found.st_mode)) {
+      errno = S_ISDIR(found.st_mode) ? EISDIR : EINVAL;
+      return false;
+    }
+    Descriptor file(path_, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (!file.Valid() || fstat(file.Get(), &found) != 0) return false;
+    file_.emplace(std::move(file));
+    if (!known()) BeginAnew(visit);
+    device_ = found.st_dev;
+    inode_ = found.st_ino;
   }
-  if (!S_ISREG(found.st_mode)) {
-    errno = S_ISDIR(found.st_mode) ? EISDIR : EINVAL;
-    return false;
-  }
-  Descriptor file(path_, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (!file.Valid() || fstat(file.Get(), &found) != 0) return false;
-  const bool same = found.st_dev == device_ && found.st_ino == inode_;
-  file_.emplace(std::move(file));
-  device_ = found.st_dev;
-  inode_ = found.st_ino;
   size_ = found.st_size;
   modified_ = found.st_mtime;
-  if (!same) BeginAnew(visit);
   return true;
 }
 
@@ -80,24 +77,11 @@ void FollowedFile::Take(std::string_view bytes, const Visit& visit) {
   while (!bytes.empty()) {
     const std::size_t end = bytes.find('\n');
     const std::string_view piece = bytes.substr(0, end);
-    const bool too_long = std::ssize(begun_) + std::ssize(piece) > kMaxLine;
-    if (end == std::string_view::npos) {
-      begun_is_long_ = begun_is_long_ || too_long;
-      if (begun_is_long_) {
-        begun_.clear();
-      } else {
-        begun_ += piece;
-      }
-      return;
-    }
-    if (begun_is_long_ || too_long) {
-      visit.line({});
-    } else if (begun_.empty()) {
-      visit.line(piece);
-    } else {
-      begun_ += piece;
-      visit.line(begun_);
-    }
+    begun_is_long_ = begun_is_long_ || std::ssize(begun_) + std::ssize(piece) > kMaxLine;
+    if (begun_is_long_) begun_.clear();
+    if (!begun_is_long_ && (end == std::string_view::npos || !begun_.empty())) begun_ += piece;
+    if (end == std::string_view::npos) return;
+    visit.line(begun_is_long_ ? std::string_view() : begun_.empty() ? piece : begun_);
     begun_.clear();
     begun_is_long_ = false;
     bytes.remove_prefix(end + 1);
@@ -204,8 +188,8 @@ constexpr std::string_view kAscii = "_.-=+*%#";
 }  // namespace
 
 void Curve::Add(std::int64_t step, double value) {
-  if (!buckets_.empty() && step <= last_) {
-    while (!buckets_.empty() && buckets_.back().number >= step / width_) buckets_.pop_back();
+  while (step <= last_ && !buckets_.empty() && buckets_.back().number >= step / width_) {
+    buckets_.pop_back();
   }
   last_ = step;
   if (buckets_.empty() || buckets_.back().number != step / width_) {
@@ -227,11 +211,9 @@ void Curve::Halve() {
   half.reserve(kMostBuckets + 1);
   for (Bucket bucket : buckets_) {
     bucket.number /= 2;
-    if (half.empty() || half.back().number != bucket.number) {
-      half.push_back(bucket);
-    } else {
-      half.back() += bucket;
-    }
+    if (half.empty() || half.back().number != bucket.number)
+      half.push_back({.number = bucket.number});
+    half.back() += bucket;
   }
   buckets_ = std::move(half);
 }
@@ -255,11 +237,7 @@ std::string Curve::Bars(int columns, bool blocks) const {
     }
     const double height = most > least ? (bar.Mean() - least) / (most - least) : 0;
     const auto level = static_cast<std::size_t>(std::clamp(height * 8, 0.0, 7.0));
-    if (blocks) {
-      text += kBlocks[level];
-    } else {
-      text += kAscii[level];
-    }
+    text += blocks ? kBlocks[level] : std::string(1, kAscii[level]);
   }
   return text;
 }

@@ -3,8 +3,6 @@
 #include <archive_entry.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <link.h>
-#include <sched.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <sys/vfs.h>
@@ -26,6 +24,9 @@
 #include "entries.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/lists.hpp"
+#include "trireme/device/cores.hpp"
+#include "trireme/tools/preflight.hpp"
 #include "trireme/tools/watch.hpp"
 
 namespace trireme::tools {
@@ -142,24 +143,6 @@ void Add(std::string& text, const char* name, const std::string& value) {
   if (!value.empty()) text += fmt::format("{:<16}{}\n", name, value);
 }
 
-std::string UsableCores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return {};
-  return std::to_string(CPU_COUNT(&set));
-}
-
-int AddLibrary(dl_phdr_info* info, std::size_t, void* text) {
-  if (info->dlpi_name == nullptr || *info->dlpi_name == '\0') return 0;
-  std::error_code error;
-  const fs::path real = fs::canonical(info->dlpi_name, error);
-  const std::uintmax_t bytes = error ? 0 : fs::file_size(real, error);
-  *static_cast<std::string*>(text) +=
-      error ? fmt::format("{}\n", info->dlpi_name)
-            : fmt::format("{} ({}, {} bytes)\n", info->dlpi_name, real.filename().string(), bytes);
-  return 0;
-}
-
 // Host, kernel, distribution, processors, memory and time; facts that cannot be read are left out.
 std::string HostFacts() {
   std::string text;
@@ -170,8 +153,8 @@ std::string HostFacts() {
   }
   Add(text, "distribution", ValueOf("/etc/os-release", "PRETTY_NAME"));
   Add(text, "processor", ValueOf("/proc/cpuinfo", "model name"));
-  Add(text, "cores online", ValueOf("/sys/devices/system/cpu/online", ""));
-  Add(text, "cores usable", UsableCores());
+  Add(text, "cores online", FirstLine("/sys/devices/system/cpu/online"));
+  Add(text, "cores usable", std::to_string(device::UsableNumbers().size()));
   Add(text, "instructions", ValueOf("/proc/cpuinfo", "flags"));
   Add(text, "memory", ValueOf("/proc/meminfo", "MemTotal"));
   Add(text, "memory free", ValueOf("/proc/meminfo", "MemAvailable"));
@@ -185,7 +168,14 @@ std::string HostFacts() {
 // Shared libraries loaded in this process, with their paths and sizes.
 std::string LoadedLibraries() {
   std::string text;
-  dl_iterate_phdr(AddLibrary, &text);
+  for (const std::string& name : LoadedObjects()) {
+    if (name.empty()) continue;  // the program itself
+    std::error_code error;
+    const fs::path real = fs::canonical(name, error);
+    const std::uintmax_t bytes = error ? 0 : fs::file_size(real, error);
+    text += error ? name + "\n"
+                  : fmt::format("{} ({}, {} bytes)\n", name, real.filename().string(), bytes);
+  }
   return text;
 }
 

@@ -20,6 +20,7 @@
 #include <system_error>
 
 #include "trireme/base/files.hpp"
+#include "trireme/base/lists.hpp"
 #include "trireme/tools/preflight.hpp"
 
 namespace trireme::tools {
@@ -98,32 +99,12 @@ Binding BindingOf(const std::vector<std::vector<int>>& cores, std::span<const in
 
 namespace {
 
-namespace fs = std::filesystem;
-
-std::string FirstLine(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-std::vector<std::string> EntriesOf(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (auto at = fs::directory_iterator(folder, error); !error && at != fs::directory_iterator();
-       at.increment(error)) {
-    names.push_back(at->path().filename().string());
-  }
-  std::ranges::sort(names);
-  return names;
-}
-
 // First active port: "mlx5_0 InfiniBand 200 Gb/sec (4X HDR)"; empty: none is active.
-std::string ActivePort(const fs::path& device, const std::string& name) {
-  for (const std::string& port : EntriesOf(device / "ports")) {
-    const fs::path at = device / "ports" / port;
-    if (FirstLine(at / "state").find("ACTIVE") == std::string::npos) continue;
-    return fmt::format("{} {} {}", name, FirstLine(at / "link_layer"), FirstLine(at / "rate"));
+std::string ActivePort(const std::string& device, const std::string& name) {
+  for (const std::string& port : NamesIn(device + "/ports")) {
+    const std::string at = device + "/ports/" + port;
+    if (FirstLine(at + "/state").find("ACTIVE") == std::string::npos) continue;
+    return fmt::format("{} {} {}", name, FirstLine(at + "/link_layer"), FirstLine(at + "/rate"));
   }
   return {};
 }
@@ -150,18 +131,17 @@ std::vector<int> Numbers(const std::string& list) {
 
 // NUMA node of the device in `folder`; -1: not known.
 int NumaNodeOf(const std::string& folder) {
-  std::ifstream file(folder + "/numa_node");
-  int node = -1;
-  return file >> node ? node : -1;
+  const std::string node = FirstLine(folder + "/numa_node");
+  return node.empty() ? -1 : std::atoi(node.c_str());
 }
 
 // Network cards: name and NUMA node.
 std::vector<std::pair<std::string, int>> NetworkCards(const Roots& roots) {
   std::vector<std::pair<std::string, int>> cards;
   for (const char* kind : {"infiniband", "cxi"}) {
-    const fs::path folder = fs::path(roots.sys) / "class" / kind;
-    for (const std::string& name : EntriesOf(folder)) {
-      cards.emplace_back(name, NumaNodeOf((folder / name / "device").string()));
+    const std::string folder = fmt::format("{}/class/{}/", roots.sys, kind);
+    for (const std::string& name : NamesIn(folder)) {
+      cards.emplace_back(name, NumaNodeOf(folder + name + "/device"));
     }
   }
   return cards;
@@ -170,16 +150,17 @@ std::vector<std::pair<std::string, int>> NetworkCards(const Roots& roots) {
 }  // namespace
 
 Devices FindDevices(const Roots& roots) {
-  const fs::path classes = fs::path(roots.sys) / "class";
+  const std::string classes = roots.sys + "/class/";
   Devices devices;
-  for (const std::string& name : EntriesOf(classes / "infiniband")) {
-    const std::string port = ActivePort(classes / "infiniband" / name, name);
+  for (const std::string& name : NamesIn(classes + "infiniband")) {
+    const std::string port = ActivePort(classes + "infiniband/" + name, name);
     if (!port.empty()) devices.infiniband.push_back(port);
   }
-  devices.slingshot = EntriesOf(classes / "cxi");
-  for (const std::string& name : EntriesOf(classes / "net")) {
-    if (name == "lo" || FirstLine(classes / "net" / name / "operstate") == "down") continue;
-    const std::string speed = FirstLine(classes / "net" / name / "speed");
+  devices.slingshot = NamesIn(classes + "cxi");
+  for (const std::string& name : NamesIn(classes + "net")) {
+    const std::string at = classes + "net/" + name;
+    if (name == "lo" || FirstLine(at + "/operstate") == "down") continue;
+    const std::string speed = FirstLine(at + "/speed");
     const bool known = !speed.empty() && speed[0] != '-';
     const double gigabits = known ? std::atof(speed.c_str()) / 1000 : 0;
     devices.ethernet.push_back(known ? fmt::format("{} {:g} Gbit/s", name, gigabits) : name);

@@ -1,11 +1,42 @@
 // The lock of a run folder, which keeps two jobs from writing into one run.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "trireme/app/batch_job.hpp"
 
 namespace trireme::app {
+
+// The process that holds a run folder, as the lock file describes it.
+struct Holder {
+  std::string host;
+  std::string machine;       // /etc/machine-id, because hosts may share a name; empty: none
+  std::string boot;          // boot id of the host
+  std::string namespaces;    // of process ids and of time, which containers may have of their own
+  std::int64_t pid = 0;      // process id
+  std::int64_t started = 0;  // start of the process, clock ticks since boot
+  std::string job, cluster;  // Slurm's job id and cluster name; empty: none
+  std::int64_t restarts = 0;
+  std::string since;  // UTC time at which the lock was taken; only for people
+  std::string token;  // random name of this lock: 32 hexadecimal digits
+};
+
+// Describes this process, with a new token.
+Holder ThisProcess(const BatchJob& job);
+
+// Format makes the content of a lock file; Parse reads it, nullopt unless it is a complete lock.
+std::string Format(const Holder& holder);
+std::optional<Holder> Parse(const std::string& text);
+
+// What `self` can prove about a holder; may ask Slurm (WhyJobEnded). If neither member is set, the
+// holder's state is unknown.
+struct Fate {
+  bool runs = false;  // the holder is alive
+  std::string gone;   // proof that it is gone: "its process has ended"; empty: no proof
+};
+Fate FateOf(const Holder& holder, const Holder& self);
 
 // Holds folder/run.lock from construction to destruction; on world rank 0 only. It relies on
 // link(2), rename(2) and unlink(2), which are atomic on NFS and Lustre too, and on no clock;

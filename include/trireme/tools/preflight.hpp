@@ -42,7 +42,7 @@ Devices FindDevices(const Roots& roots);
 std::string FarCard(const std::string& address, std::span<const int> cores, std::string_view chosen,
                     const Roots& roots);
 
-// What MPI uses between hosts. library: from MPI_Get_library_version; objects: file names of loaded
+// What MPI uses between hosts. library: from MPI_Get_library_version; objects: files of loaded
 // shared objects, such as Open MPI's components (mca_pml_ob1.so); environment: as std::getenv.
 struct Fabric {
   std::string library;     // "Open MPI 4.1.4", "MPICH 4.0.2"
@@ -52,7 +52,7 @@ struct Fabric {
 using Lookup = const char* (*)(const char*);
 Fabric FabricOf(const std::string& library, std::span<const std::string> objects,
                 Lookup environment);
-std::vector<std::string> LoadedObjects();  // file names without folders
+std::vector<std::string> LoadedObjects();  // names of their files; the program's own is empty
 
 // The file system of a path or, if the path does not exist, of its nearest existing parent.
 struct FileSystem {

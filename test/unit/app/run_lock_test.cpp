@@ -16,7 +16,6 @@
 #include <set>
 
 #include "folders.hpp"
-#include "lock_holder.hpp"
 #include "trireme/app/run_lock.hpp"
 #include "trireme/base/clock.hpp"
 

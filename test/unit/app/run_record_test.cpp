@@ -297,7 +297,7 @@ TEST(Changes, NameAnotherMixture) {
               ElementsAre(HasSubstr("a file has other contents than when")));
   // A file alone is a mixture of one.
   const nlohmann::json alone = {{"step", 10}, {"source_sha256", "aa"}};
-  EXPECT_THAT(ChangesOf(alone, RunWith({a})), IsEmpty());
+  EXPECT_THAT(ChangesOf(alone, RunWith(nlohmann::json::array({a}))), IsEmpty());
   EXPECT_THAT(ChangesOf(alone, was), ElementsAre(HasSubstr("and was not set when")));
 }
 
