@@ -172,12 +172,13 @@ void BindTokenize(deck::Keys keys, TokenizeOptions& o) {
   BindPairs(keys, o.pairs);
 }
 
-// Throws if one of these keys is given, since it has no effect; why: the reason.
+// Throws if one of these keys has another value than its default, since it has no effect; why: the
+// reason.
 void RefuseKeys(const deck::Deck& deck, std::initializer_list<const char*> names,
                 const std::string& why) {
-  const auto given =
-      std::find_if(names.begin(), names.end(), [&](const char* name) { return deck.Given(name); });
-  if (given != names.end()) throw deck.Complain(*given, why, "Remove this key.");
+  const auto set = std::find_if(names.begin(), names.end(),
+                                [&](const char* name) { return deck.Differs(name); });
+  if (set != names.end()) throw deck.Complain(*set, why, "Remove this key.");
 }
 
 }  // namespace
