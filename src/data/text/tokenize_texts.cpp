@@ -112,22 +112,31 @@ void FillSplits(const comm::Communicator& world, const EncodeSettings& settings,
   });
 }
 
+// Hint for texts whose documents are too few for the splits. documents: those shared out.
+std::string TooFewToShare(std::int64_t documents, const EncodeSettings& settings) {
+  const bool valid = settings.valid_fraction > 0, test = settings.test_fraction > 0;
+  return fmt::format(
+      "The texts are {} document{} of tokenize.train, too few to share out: tokenize.document = "
+      "line or blank_line makes more of plain text; or name {}{}{}.",
+      documents, documents == 1 ? "" : "s", valid ? "tokenize.valid" : "",
+      valid && test ? " and " : "", test ? "tokenize.test" : "");
+}
+
 // Throws InputError for a split with too few tokens, with a hint.
 void CheckSplits(const TextTokens& all, const EncodeSettings& settings) {
-  const std::int64_t documents = all.documents[0] + all.documents[1] + all.documents[2];
+  const std::array<bool, 3> wanted = WantedSplits(settings);
+  std::int64_t shared = 0;  // documents of tokenize.train
+  for (const Split split : kSplits) {
+    const auto s = static_cast<std::size_t>(split);
+    if (split == Split::kTrain || wanted.at(s)) shared += all.documents.at(s);
+  }
   for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
-    const std::int64_t tokens = all.texts[0].tokens.at(static_cast<std::size_t>(split));
+    const auto s = static_cast<std::size_t>(split);
+    const std::int64_t tokens = all.texts[0].tokens.at(s);
     if (tokens >= kLeastTokens) continue;
-    const double fraction = split == Split::kValid  ? settings.valid_fraction
-                            : split == Split::kTest ? settings.test_fraction
-                                                    : 0;
     const std::string hint =
-        fraction > 0
-            ? fmt::format(
-                  "The texts are {} document{} of tokenize.train, too few to share out: "
-                  "tokenize.document = line or blank_line makes more of plain text; or name "
-                  "texts: tokenize.{}.",
-                  documents, documents == 1 ? "" : "s", NameOf(split))
+        wanted.at(s) && shared > 0
+            ? TooFewToShare(shared, settings)
             : fmt::format("Are the texts of tokenize.{} empty?", NameOf(split));
     throw InputError(
         fmt::format("the {} split holds {} tokens; at least 2 are needed", NameOf(split), tokens),
@@ -322,11 +331,13 @@ class Lines : public RecordSink {
     if (std::ssize(document_) >= left_) Finish();  // the beginning of a long document is enough
   }
   void End() override {
+    ++documents_;
     const std::uint64_t hash = XXH3_64bits(document_.data(), document_.size());
     if (settings_.SplitOf(hash, Split::kTrain) == Split::kTrain) Keep();
     document_.clear();
     if (left_ <= 0) throw Enough();
   }
+  std::int64_t Documents() const { return documents_; }  // read to their ends, of all splits
   // Keeps the beginning of a document, and ends the reading.
   void Finish() {
     Keep();
@@ -360,7 +371,7 @@ class Lines : public RecordSink {
   const EncodeSettings& settings_;
   std::vector<std::string>& lines_;
   std::string document_;
-  std::int64_t left_ = 0;
+  std::int64_t left_ = 0, documents_ = 0;
 };
 
 }  // namespace
@@ -478,6 +489,10 @@ std::vector<std::string> SampleSentences(const TextPlan& plan, const std::functi
     } catch (const Enough&) {
     }
     for (std::size_t s = before; s < sentences.size(); ++s) left -= std::ssize(sentences[s]);
+  }
+  if (sentences.empty() && lines.Documents() > 0 && WantedSplits(plan.encode).front()) {
+    throw InputError("the train split gets none of the texts, and a tokenizer is trained on it",
+                     TooFewToShare(lines.Documents(), plan.encode));
   }
   return sentences;
 }

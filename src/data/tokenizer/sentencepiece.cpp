@@ -184,7 +184,7 @@ class SentencePiece : public Tokenizer {
 std::string Contents(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
-    throw InputError(path.string() + ": there is no such file");
+    throw InputError(path.string() + ": there is no such file", AdviceOnMissing(path.string()));
   }
   RefuseForeignFile(path.string());
   std::ifstream file(path, std::ios::binary);
