@@ -33,3 +33,19 @@ make_page_python() {
   echo "matplotlib and Jinja2 are not to be had (see build/venv.log): the run will have no page"
   return 1
 }
+
+# start_page_python: make_page_python in the background, while a model trains: the program looks for build/venv beside itself
+# when the training makes its own page.
+start_page_python() {
+  mkdir -p build
+  make_page_python >build/page_python.log 2>&1 </dev/null &
+  page_maker=$!
+}
+
+# await_page_python: waits for it, says what it said, and sets page_python.
+await_page_python() {
+  wait "$page_maker" || true
+  cat build/page_python.log
+  page_python=$PWD/build/venv/bin/python3
+  "$page_python" -c 'import matplotlib, jinja2' 2>/dev/null || page_python=python3
+}

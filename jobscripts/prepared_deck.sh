@@ -84,8 +84,24 @@ make_tokens() {
       ;;
     data/harbour.h5) "$trireme" -i "$deck" "${overrides[@]}" job.task=tokenize tokenize.kind=harbour ;;
     data/numerals.h5) "$trireme" -i "$deck" "${overrides[@]}" job.task=tokenize tokenize.kind=numerals ;;
-    *) echo "data.file = $file does not exist; job.task=tokenize writes one" >&2; return 2 ;;
+    *) make_own_tokens "$file" ;;
   esac
+}
+
+# make_own_tokens FILE: as the deck's section [tokenize] says, if it says enough.
+make_own_tokens() {
+  local command=("$trireme" -i "$deck" "${overrides[@]}" job.task=tokenize)
+  if "${command[@]}" -v >build/tokenize.log 2>&1; then
+    "${command[@]}"
+    return
+  fi
+  {
+    sed 's/^/  /' build/tokenize.log
+    echo "data.file = $1 does not exist, and [tokenize] of $deck does not say how it is made. With your texts:"
+    echo "  ${command[*]} tokenize.kind=sentencepiece tokenize.vocabulary_size=8000 tokenize.train=TEXTS"
+    echo "doc/data.md tells of other ways."
+  } >&2
+  return 2
 }
 
 # prepare_tokens: the deck's token file; without WikiText-2 the deck may become another.

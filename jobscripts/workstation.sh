@@ -26,6 +26,7 @@ export OMP_NUM_THREADS=1
 export OMPI_MCA_mtl=${OMPI_MCA_mtl:-^psm,psm2,ofi}
 
 say "train: $deck with $ranks rank(s) into $run"
+start_page_python
 code=0
 "${launch[@]}" "$trireme" -i "$deck" "${resume[@]}" "${overrides[@]}" "job.output=$run" || code=$?
 if [[ $code == 3 ]]; then
@@ -46,7 +47,7 @@ say "generate"
 "${launch[@]}" "$trireme" -i "$deck" -r "$run" "${overrides[@]}" job.task=generate "job.output=$run"
 
 say "page"
-make_page_python || true
+await_page_python
 say "everything is in $run"
 if ! "$page_python" vis/report.py "$run" >build/page.log 2>&1; then
   sed 's/^/  /' build/page.log

@@ -8,8 +8,14 @@ import re
 import subprocess
 import sys
 
-import h5py
-import matplotlib
+try:
+    import matplotlib
+
+    import h5py
+except ImportError as missing:
+    print(f"course.py: {missing}\n  The pictures need matplotlib and h5py: apt-get install python3-matplotlib python3-h5py, or pip install matplotlib h5py.",
+          file=sys.stderr)
+    sys.exit(4)
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402

@@ -14,8 +14,13 @@ import collections
 import gzip
 import json
 import pathlib
+import sys
 
-import matplotlib
+try:
+    import matplotlib
+except ImportError as missing:
+    print(f"gantt.py: {missing}\n  The chart needs matplotlib: apt-get install python3-matplotlib, or pip install matplotlib.", file=sys.stderr)
+    sys.exit(4)
 
 # Kinds of bars: colour, hatch. The order is that of the legend. All stand out from a dark ground, too.
 BARS = {

@@ -7,19 +7,16 @@
 
 A run is its folder or a metrics.jsonl: of any length (more steps than the picture has columns are drawn as the least and
 the greatest loss of each column) and of any version (records of every step, or of some). Needs matplotlib (Debian: python3-matplotlib), and h5py to
-read the floor from a token file.
+read the floor from a token file; exit code 4: one of them is missing.
 """
 import argparse
 import json
 import math
 import pathlib
 import re
+import sys
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-
+NO_PACKAGES = 4
 COLUMNS = 1000  # of a curve; the picture is 7.2 inches wide
 COLOURS = ["#1f4e79", "#c0504d", "#4f7f3f", "#8064a2", "#b7791f"]
 
@@ -70,7 +67,10 @@ def read_floor(text):
     try:
         return float(text)
     except ValueError:
-        import h5py
+        try:
+            import h5py
+        except ImportError as error:
+            sys.exit(f"loss_curve.py: {error}\n  The entropy rate of a token file needs h5py: apt-get install python3-h5py, or pip install h5py.")
 
         with h5py.File(text, "r") as file:
             if "entropy_rate" not in file.attrs:
@@ -86,6 +86,19 @@ def smooth(values, weight):
         norm = weight * norm + (1 - weight)
         result.append(mean / norm)
     return result
+
+
+def load_pyplot():
+    try:
+        import matplotlib
+    except ImportError as error:
+        print(f"loss_curve.py: {error}\n  The picture needs matplotlib: apt-get install python3-matplotlib, or pip install matplotlib.",
+              file=sys.stderr)
+        sys.exit(NO_PACKAGES)
+    matplotlib.use("Agg")
+    import matplotlib.pyplot
+
+    return matplotlib.pyplot
 
 
 def draw_run(axes, records, label, colour, weight):
@@ -123,6 +136,7 @@ def main():
     parser.add_argument("--title", default="")
     arguments = parser.parse_args()
 
+    plt = load_pyplot()
     plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "svg.hashsalt": "trireme"})
     figure, axes = plt.subplots(figsize=(7.2, 4.2), layout="constrained")
     for number, path in enumerate(arguments.runs):

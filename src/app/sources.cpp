@@ -61,7 +61,7 @@ usage: trireme -i DECK [-r RUN_OR_CHECKPOINT] [-n] [-v] [section.key=value ...]
   section.key=value    set a key, whatever the deck says
   --watch RUN...       follow running jobs by their run folders, on any node, without MPI: a view in
                        the terminal (q ends, arrows move through many runs); in a pipe, a line per
-                       record from the first one on, until all runs are done
+                       record from the first one on, until all runs are done or stopped
   --support RUN        write an archive for a support ticket, <run>_<date>.tar.gz in the current
                        directory: versions, host, limits, environment, deck, log, records; no data,
                        no weights, no texts, no secrets. Lists its contents; damaged runs work, too

@@ -13,6 +13,7 @@
 #include "trireme/base/files.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/deck/json_text.hpp"
+#include "trireme/hf/weights.hpp"
 #include "trireme/report/monitor.hpp"
 
 namespace trireme::app {
@@ -225,6 +226,29 @@ void ShareFacts(const comm::Communicator& world, train::TokenFacts& facts) {
   for (std::string& contents : facts.contents) contents = world.Broadcast(contents);
 }
 
+// Throws InputError for a token file that is not there, with the command that makes it, where the
+// run was imported with a tokenizer.
+void AdviseOnImported(const Request& request) {
+  std::error_code error;
+  const std::string& file = request.data.file;
+  if (file.empty() || std::filesystem::exists(file, error) || error) return;
+  std::filesystem::path run = request.line.resume;
+  if (run.empty()) run = request.checkpoint.start_from;
+  run = run.lexically_normal();
+  // A run folder, its checkpoints/, or one of these.
+  for (int level = 0; level < 3 && !run.empty(); ++level, run = run.parent_path()) {
+    const std::filesystem::path part = run / hf::kRunPart;
+    const auto has = [&](const char* name) { return std::filesystem::exists(part / name, error); };
+    const bool bpe = has("tokenizer.json") || has("vocab.json");
+    if (!bpe && !has("tokenizer.model")) continue;
+    throw InputError(file + ": this token file does not exist",
+                     fmt::format("job.task=tokenize tokenize.kind={} tokenize.tokenizer={} "
+                                 "tokenize.train=TEXT writes it with the model's own tokenizer; "
+                                 "data.file names it.",
+                                 bpe ? "bpe" : "sentencepiece", part.string()));
+  }
+}
+
 }  // namespace
 
 train::TokenFacts InspectTokens(const Request& request, const Ranks& ranks, const Files& files) {
@@ -241,6 +265,7 @@ train::TokenFacts InspectTokens(const Request& request, const Ranks& ranks, cons
       train::PlanGrid(request, request.deck, world.Size());
     }
     if (!world.IsRoot()) return;
+    AdviseOnImported(request);
     facts = FactsOf(options, request.deck, ranks.Node().Size(), files.known.get());
   });
   facts.sources.resize(mixture.size());

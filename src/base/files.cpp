@@ -25,6 +25,21 @@ namespace trireme {
 
 std::string ErrorText(int error) { return std::generic_category().message(error); }
 
+std::string AdviceOnMissing(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path wanted(path);
+  if (wanted.is_relative()) {
+    return fmt::format("It was looked for in {}, where Trireme was started.",
+                       std::filesystem::current_path(error).string());
+  }
+  std::filesystem::path folder = wanted.parent_path(), missing;
+  while (!std::filesystem::exists(folder, error) && !error && folder != folder.parent_path()) {
+    missing = std::exchange(folder, folder.parent_path());
+  }
+  if (missing.empty()) return "Its folder is there: is the name right?";
+  return fmt::format("There is no folder {} either.", missing.string());
+}
+
 static constexpr mode_t kMode = 0666;  // of new files, less what the umask removes
 
 Descriptor::Descriptor(const std::string& path, int flags)

@@ -231,7 +231,7 @@ std::vector<Refusal> RefusalsOf(const TokenizeOptions& options) {
 void Check(const Refusal& refusal, const deck::Deck& deck) {
   for (const char* const key : refusal.names) {
     const std::string name = fmt::format("tokenize.{}", key);
-    if (!refusal.applies || !deck.Given(name)) continue;
+    if (!refusal.applies || !deck.Differs(name)) continue;
     throw deck.Complain(name, refusal.why, "Remove this key.");
   }
 }

@@ -220,11 +220,13 @@ class SampledLines : public RecordSink {
     throw Enough();
   }
   void End() override {
+    ++documents_;
     const std::uint64_t hash = XXH3_64bits(document_.data(), document_.size());
     if (settings_.SplitOf(hash, Split::kTrain) == Split::kTrain) Keep();
     document_.clear();
     if (left_ <= 0) throw Enough();
   }
+  std::int64_t Documents() const { return documents_; }  // read to their ends, of all splits
 
  private:
   void Keep() {
@@ -252,7 +254,7 @@ class SampledLines : public RecordSink {
   const EncodeSettings& settings_;
   std::vector<std::string>& lines_;
   std::string document_;
-  std::int64_t left_ = 0;
+  std::int64_t left_ = 0, documents_ = 0;
 };
 
 // A sample of text for training a tokenizer: lines of the train split's documents, long ones cut at
@@ -281,6 +283,11 @@ std::vector<std::string> SampleSentences(const TextPlan& plan, const std::functi
     } catch (const Enough&) {
     }
     for (std::size_t s = before; s < sentences.size(); ++s) left -= std::ssize(sentences[s]);
+  }
+  const bool shared = plan.encode.valid_fraction + plan.encode.test_fraction > 0;
+  if (sentences.empty() && lines.Documents() > 0 && shared) {
+    throw InputError("the train split gets none of the texts, and a tokenizer is trained on it",
+                     TooFewToShare(lines.Documents(), plan.encode));
   }
   return sentences;
 }

@@ -316,12 +316,23 @@ double Deck::Real(const std::string& name) const {
 
 const std::string& Deck::Text(const std::string& name) const { return Find(name, KeyKind::kText); }
 
-bool Deck::Switch(const std::string& name) const {
-  const std::string& text = Find(name, KeyKind::kSwitch);
+static bool IsYes(const std::string& text) {
   return text == "yes" || text == "true" || text == "on";
 }
 
+bool Deck::Switch(const std::string& name) const { return IsYes(Find(name, KeyKind::kSwitch)); }
+
 bool Deck::Given(const std::string& name) const { return Find(name).given; }
+
+bool Deck::Differs(const std::string& name) const {
+  if (!Given(name)) return false;
+  const Key& key = *schema_->Find(name);
+  const std::string& text = Find(name).text;
+  if (key.kind == KeyKind::kReal) return ToReal(text) != ToReal(key.fallback);
+  if (key.kind == KeyKind::kInteger) return ToInteger(text) != ToInteger(key.fallback);
+  if (key.kind == KeyKind::kSwitch) return IsYes(text) != IsYes(key.fallback);
+  return text != key.fallback;
+}
 
 std::string Deck::Where(const std::string& name) const { return Find(name).where; }
 
@@ -370,7 +381,10 @@ trireme::Error Deck::Complain(const std::string& name, const std::string& messag
   const std::string subject = value.given
                                   ? fmt::format("{}: {}", value.where, assignment)
                                   : fmt::format("{}: {} ({})", deck, assignment, value.where);
-  return InputError(subject + ": " + message, hint);
+  // A message about a file begins with its path, which the assignment has shown.
+  const std::string path = value.text + ": ";
+  const bool shown = !value.text.empty() && message.starts_with(path);
+  return InputError(subject + ": " + (shown ? message.substr(path.size()) : message), hint);
 }
 
 std::string Deck::Resolved() const {

@@ -47,6 +47,22 @@ void ResumeProducts(const app::Device& device, const app::RunRecord& record) {
   if (taken && (scaled || !device.stream.fp8)) device.libraries->Seal();
 }
 
+// Prints below the watchdog's verdict from which step `folder` can be continued; nothing without a
+// checkpoint. On the watchdog's thread.
+void SayHowToGoOn(const std::string& folder) {
+  std::string line;
+  try {
+    const std::vector<std::string> complete = checkpoint::Locate(folder).candidates;
+    if (complete.empty()) return;
+    const std::string name = fs::path(complete.front()).filename().string();  // step_00000300
+    const std::int64_t step = std::stoll(name.substr(name.find_last_not_of("0123456789") + 1));
+    line = fmt::format("  Go on from step {}: -r {}\n", report::WithThousands(step), folder);
+  } catch (const std::exception&) {
+    return;  // the verdict stands without it
+  }
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
 }  // namespace
 
 RunSession::RunSession(app::Job& job)
@@ -167,6 +183,7 @@ void RunSession::RecordHangs(comm::Watchdog& watch) const {
                                  .rank = report.rank,
                                  .host = report.host,
                                  .text = report.text});
+    SayHowToGoOn(folder);
   });
 }
 

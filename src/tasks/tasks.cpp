@@ -142,8 +142,8 @@ void SayStop(int signal, const char* what) {
                                  gentle ? "" : "; a second one ends it at once");
   if (!gentle && LauncherIsImpatient()) {
     text +=
-        "  mpirun kills its ranks soon, maybe before: send SIGUSR1 to mpirun instead, or start it "
-        "with --mca odls_base_sigkill_timeout 600\n";
+        "  mpirun makes SIGTERM of Ctrl-C, and kills its ranks soon, maybe before: send SIGUSR1 to "
+        "mpirun instead, or start it with --mca odls_base_sigkill_timeout 600\n";
   }
   std::fwrite(text.data(), 1, text.size(), stderr);
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <ctime>
@@ -11,6 +12,7 @@
 
 #include "run_state.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/report/monitor.hpp"
 
 namespace trireme::tools {
@@ -50,6 +52,20 @@ void OnTerminal(Terminal& terminal, std::deque<FollowedRun>& runs) {
   }
 }
 
+// How a run ended without being done, and what continues it, if this record of an event says so;
+// else "".
+std::string HowItStopped(std::string_view line, const std::string& folder) {
+  const auto record = deck::TryParseJson(line, FollowedFile::kMaxLine);
+  if (!record || !record->is_object()) return {};
+  const std::string name = deck::TextOf(*record, "event");
+  const auto step = NumberAfter(line, R"("step":)");
+  if ((name != "stop" && name != "hang") || !step || std::isnan(*step)) return {};
+  const std::string at = report::WithThousands(std::llround(*step));
+  if (name == "hang") return fmt::format("its ranks hung at step {}; go on with -r {}", at, folder);
+  return fmt::format("stopped at step {} by {}; go on with -r {}", at,
+                     OneLine(deck::TextOf(*record, "text")), folder);
+}
+
 // A run followed in a pipe: its records are printed as they come.
 class Teller {
  public:
@@ -59,17 +75,22 @@ class Teller {
 
   // Reads new records and prints them. Returns whether more can be read at once.
   bool Tell() {
-    const FollowedFile::Visit visit{.line = [this](std::string_view line) { Tell(line); },
-                                    .restart = [this] { known_.BeginAnew(), done_ = false; }};
+    const FollowedFile::Visit visit{
+        .line = [this](std::string_view line) { Tell(line); },
+        .restart = [this] { known_.BeginAnew(), done_ = false, stop_.clear(); }};
     const FollowedFile::State now = run_.file.Read(visit);
     if (now == FollowedFile::State::kUnreadable && now != run_.condition) {
       fmt::print(stderr, "trireme: warning: {}: {}\n", run_.name, run_.file.Reason());
     }
     run_.condition = now;
-    if (now == FollowedFile::State::kCaughtUp && !done_) SayQuiet();
+    if (now == FollowedFile::State::kCaughtUp && !Done()) SayQuiet();
     return now == FollowedFile::State::kBehind;
   }
-  bool Done() const { return done_; }
+  bool Done() const { return done_ || !stop_.empty(); }
+  // Says on the standard error how a run that was stopped goes on.
+  void SayEnd() const {
+    if (!stop_.empty()) fmt::print(stderr, "trireme: {}: {}\n", run_.name, stop_);
+  }
 
  private:
   // Says once that the run is quiet: it may have been killed.
@@ -86,6 +107,7 @@ class Teller {
   void Tell(std::string_view line) {
     quiet_ = false;
     done_ = line.starts_with(R"({"kind":"done")");
+    stop_ = line.starts_with(R"({"kind":"event")") ? HowItStopped(line, run_.folder) : "";
     if (!known_.IsNew(line)) return;
     const std::string text = before_ + RecordLine(line) + "\n";
     std::fwrite(text.data(), 1, text.size(), stdout);
@@ -95,6 +117,7 @@ class Teller {
   std::string before_;
   KnownLines known_;
   bool done_ = false;   // the last record says that the run is done
+  std::string stop_;    // the last record says that it was stopped: how, and how it goes on
   bool quiet_ = false;  // SayQuiet has printed since the last record
 };
 
@@ -108,7 +131,10 @@ void InPipe(const std::vector<std::string>& paths) {
       throw RunError("standard output cannot be written");
     }
     if (behind) continue;
-    if (std::all_of(runs.begin(), runs.end(), [](const Teller& run) { return run.Done(); })) return;
+    if (std::all_of(runs.begin(), runs.end(), [](const Teller& run) { return run.Done(); })) {
+      for (const Teller& run : runs) run.SayEnd();
+      return;
+    }
     const timespec pause = {.tv_sec = 0, .tv_nsec = static_cast<long>(1e9 * kPause)};
     nanosleep(&pause, nullptr);
   }

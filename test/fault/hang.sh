@@ -110,6 +110,7 @@ disturbed() {
     [[ $code != 0 ]] || fail "exit code 0"
     grep -qE "^  rank $rank on $host .* step [0-9]+.*: it is gone" log || fail "rank $rank is not named"
   fi
+  [[ $phase != checkpoint ]] || grep -qE '^  Go on from step [0-9,]+: -r run$' log || fail "it is not said how to go on"
   grep -q '"event":"hang"' run/metrics.jsonl || fail "no event in metrics.jsonl"
   "$python" - run/hang/*/node_0.json "$rank" <<'PYTHON' || fail "the node's file is not as it should be"
 import json, sys

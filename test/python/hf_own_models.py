@@ -127,6 +127,8 @@ def check_model(program, name, keys):
     assert all(abs(again[split] - own[split]) < 3e-6 for split in own), (again, own)
     text = program(1, "-r", f"{name}_again", "job.task=evaluate", "data.file=byte.h5", expected=2)
     assert text.count("not by the imported model's own") == 1, text
+    text = program(1, "-r", f"{name}_again", "job.task=evaluate", "data.file=nowhere.h5", expected=2)
+    assert f"tokenize.kind=bpe tokenize.tokenizer={name}_again/hf" in text, text
 
 
 def main():

@@ -5,6 +5,7 @@ matplotlib.
 """
 import importlib.util
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -49,3 +50,12 @@ with tempfile.TemporaryDirectory() as folder:
     subprocess.run([sys.executable, sys.argv[1], folder, "-o", folder + "/loss.svg", "--smooth", "0.9"], check=True,
                    stdout=subprocess.DEVNULL)
     assert pathlib.Path(folder, "loss.svg").stat().st_size < 1 << 20
+
+    # Without matplotlib every script says what is missing, with exit code 4.
+    pathlib.Path(folder, "matplotlib.py").write_text("raise ImportError(\"No module named 'matplotlib'\")\n", encoding="utf-8")
+    for name in ("loss_curve.py", "gantt.py", "course.py", "report.py"):
+        script = pathlib.Path(sys.argv[1]).parent / name
+        result = subprocess.run([sys.executable, script, folder, folder], capture_output=True, text=True, check=False,
+                                env=os.environ | {"PYTHONPATH": folder})
+        assert result.returncode == 4 and "Traceback" not in result.stderr, (name, result.returncode, result.stderr)
+        assert f"{name}: No module named 'matplotlib'" in result.stderr and "pip install matplotlib" in result.stderr, result.stderr

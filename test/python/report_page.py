@@ -95,7 +95,7 @@ def holds(text, *parts):
 def whole_run(scratch):
     run = sample_run.write_run(scratch / "whole", sample_run.records(400), sample_run.summary(400))
     source, reader, text = page_of(run)
-    holds(text, "9.71 M parameters", "perplexity", "entropy floor", "uniform guess", "the ship sails north", "At the roof",
+    holds(text, "9.71 M parameters", "perplexity", "entropy floor", "uniform guess", "the ship sails north", "At the roof", "Where the session's time went",
           "communication: data", "communication: tensor", "pipeline bubble", "validation", "checkpoint: 8", "node1", "node2",
           "optimizer.learning_rate", "2 keys of 4 not their default", "all-gather", "not available: no counter can be read", "Slowest ranks",
           "Predicted and actual", "compute 80 ms 90 ms 0.89", "memory, largest rank 98.0 MiB 100 MiB 0.98", "By here (trireme --calibrate).")
@@ -120,9 +120,9 @@ def evaluated_run(scratch):
     """evaluation.json beside the run: simple models in the figure and in a table."""
     run = sample_run.write_run(scratch / "evaluated", sample_run.records(400), sample_run.summary(400))
     (run / "evaluation.json").write_text(json.dumps({"sets": [
-        {"split": "valid", "loss": 5.5, "perplexity_per_word": 300.0, "bits_per_byte": 1.5,
+        {"split": "valid", "loss": 5.5, "perplexity_per_word": 1870.785, "bits_per_byte": 1.5,
          "baselines": {"uniform": {"loss": 10.4}, "unigram": {"loss": 6.8}, "5-gram": {"loss": 5.9}, "left_out": "x"}}, "odd", {}]}))
-    holds(page_of(run)[2], "Evaluation of whole splits", "5-gram on validation: 5.9000", "unigram", "the model")
+    holds(page_of(run)[2], "Evaluation of whole splits", "5-gram on validation: 5.9000", "unigram", "the model", "1,871")
     (run / "evaluation.json").write_text(json.dumps({"sets": [
         {"split": "test", "loss": 0.1, "texts": 2000, "exact_match": 99.75, "bleu": 99.9, "chrf": 99.95}]}))
     holds(page_of(run)[2], "Translations of whole splits", "exact match, %", "99.75")
@@ -336,6 +336,15 @@ def sessions(scratch):
           "4.2500 (perplexity 70.11) at step 220", "loss 4.2500 at step 220", "steps 221 to 400; 41.0% of the roof",
           "1.23 MJ of CPUs and memory, 412 W a node, 0.45 J a token; GPUs 87% busy, 31.0 GiB of the fullest in use; "
           "no readings for 10 s of 1:40 min; without GPU 1: no counter")
+    assert "may have been another process" not in text, "one session"
+    values = {"model.dim": "64", "model.heads": "4", "model.kv_heads": "4", "model.head_dim": "16", "data.stride": "7",
+              "data.sequence_length": "32", "job.output": "runs/again"}
+    # A restart; one rank, which waits for nobody; keys that follow from others and were not set.
+    again = sample_run.write_run(scratch / "again", lines + [sample_run.event("restart", 220, "start 2")],
+                                 sample_run.summary(400, first_step=220, ranks=1, traffic=[], deck=values, deck_given=list(values)))
+    text = page_of(again)[2]
+    holds(text, "Intervals of all 2 sessions together", "4 keys of 7 not their default", "data.stride")
+    assert "communication:" not in text, "one rank has nobody to talk to"
     whole = sample_run.write_run(scratch / "in_one", sample_run.records(60), sample_run.summary(60, first_step=0))
     assert "of the last session (" not in page_of(whole)[2]
     holds(page_of(run, whole)[2], "time of the last session", "steps 221 to 400 the whole run")

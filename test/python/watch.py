@@ -143,6 +143,29 @@ def quiet(folder):
     check(said.count(f"trireme: {run.folder}: no record for 2:00:0") == 1 and said.count("\n") == 1, said)
 
 
+def stopped(folder):
+    """A run that was stopped, or whose ranks hung, ends the watch; one that went on afterwards does not."""
+    run = Run(folder / "stopped")
+    run.add(step(1) + event("stop", 1, "a signal"))
+    pipe = Pipe(run.folder)
+    check(pipe.process.wait(PATIENCE) == 0, "not ended after the stop")
+    said = pipe.process.stderr.read().decode()
+    check(said == f"trireme: {run.folder}: stopped at step 1 by a signal; go on with -r {run.folder}\n", said)
+    hung = Run(folder / "hung")
+    hung.add(step(1) + event("hang", 1234, "rank 1"))
+    pipe = Pipe(hung.folder, run.folder)
+    check(pipe.process.wait(PATIENCE) == 0, "not ended after the hang")
+    said = pipe.process.stderr.read().decode()
+    check(f"its ranks hung at step 1,234; go on with -r {hung.folder}" in said and said.count("\n") == 2, said)
+    run.add(event("restart", 1, "start 2 at this step") + step(2))
+    pipe = Pipe(run.folder)
+    pipe.awaits("step 2")
+    time.sleep(1)
+    check(pipe.process.poll() is None, "ended although the run went on")
+    run.add(DONE)
+    pipe.ends()
+
+
 def refused(folder):
     def run(*words):
         result = subprocess.run([TRIREME, *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
@@ -380,7 +403,7 @@ def large_on_terminal(folder):
     terminal.ends()
 
 
-PARTS = {"pipe": (one, several, quiet, refused, large_in_pipe), "terminal": (follow, sizes, hostile, goes, large_on_terminal)}
+PARTS = {"pipe": (one, several, quiet, stopped, refused, large_in_pipe), "terminal": (follow, sizes, hostile, goes, large_on_terminal)}
 
 
 def main():

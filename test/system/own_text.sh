@@ -124,6 +124,14 @@ refused "no-texts-*: no file matches" "${some[@]}" "tokenize.train=no-texts-*"
 refused 'the record has no "body"' "${some[@]}" tokenize.train=pairs.jsonl tokenize.text_key=body
 refused "the tokenizer has no such token" "${some[@]}" tokenize.train=pairs.jsonl tokenize.eos=END
 refused "belongs to tokenize.kind = sentencepiece" "${some[@]}" tokenize.train=pairs.jsonl tokenize.vocabulary_size=300
+# A resolved deck states the keys of all kinds, and is a deck of each.
+run 0 "$TRIREME" -i deck.in -n data.file=none.h5
+cp output full.in
+run 0 "$TRIREME" -i full.in -v job.task=tokenize tokenize.kind=bpe "${some[@]}" tokenize.train=pairs.jsonl
+run 0 "$TRIREME" -i full.in -v job.task=tokenize tokenize.kind=harbour
+run 0 "$TRIREME" -i full.in -v job.task=tokenize tokenize.kind=numerals
+refused "tokenize.train = none.txt: there is no such file" "${some[@]}" tokenize.train=none.txt
+says "It was looked for in $PWD"
 kind=sentencepiece pieces=(tokenize.train=pairs.jsonl)
 refused "train one with tokenize.vocabulary_size" "${pieces[@]}"
 refused "no model of 100000 tokens can be trained" "${pieces[@]}" tokenize.vocabulary_size=100000

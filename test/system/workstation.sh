@@ -52,3 +52,15 @@ sed -i 's/^walltime_minutes .*/walltime_minutes = 0/' elsewhere/deck.in
 chooses elsewhere -r elsewhere
 trains 0
 chooses elsewhere-2
+
+# The token file of a deck of one's own: made if its section [tokenize] says how, else the command is shown.
+mkdir -p build
+overrides=(data.file=own.h5)
+code=0
+make_tokens >output 2>&1 || code=$?
+[[ $code == 2 ]] || fail "exit code $code without a way to make the token file"
+says "job.task=tokenize tokenize.kind=sentencepiece tokenize.vocabulary_size=8000 tokenize.train=TEXTS"
+is_missing own.h5
+printf '\n[tokenize]\nkind = harbour\nharbour_tokens = 60000\n' >>deck.in
+make_tokens >output 2>&1 || fail "the token file is not made"
+exists own.h5

@@ -1,4 +1,4 @@
-"""Bars: what held the machine below its roof, and the memory of each rank."""
+"""Bars: where the session's time went, and the memory of each rank."""
 import math
 import re
 
@@ -91,6 +91,9 @@ def account_of(run):
         parts = [("at the roof", ideal, 0), ("computing below the roof", values["compute"] - ideal, 1)]
     else:
         parts = [("compute", values["compute"], 1)]
+    if run.value("ranks") == 1:  # talks to nobody: what its few calls of MPI take
+        values["other"] += values["exposed_communication"]
+        values["exposed_communication"] = 0.0
     for group, seconds in _communication(run, values["exposed_communication"], values["bubble"]):
         parts.append((f"communication: {group}", seconds, GROUPS.get(group, 10)))
     parts += [("pipeline bubble", values["bubble"], 6), ("data", values["data"], 7), ("checkpoint", values["checkpoint"], 8),
@@ -154,7 +157,7 @@ def account_picture(runs):
     if measured_low:
         caption += " Steps computed faster than the measured roof allows: the machine was busy when it was measured."
     height = 64 + 44 * len(accounts)
-    return Picture("account", "What held the rest", alt, caption, legend, table, *render("account", draw, height, height + 10))
+    return Picture("account", "Where the session's time went", alt, caption, legend, table, *render("account", draw, height, height + 10))
 
 
 def _clip(text, most):

@@ -8,6 +8,7 @@ from . import svg, words
 from .pictures import NARROW, Legend, Picture, render, thin_bins
 from .thin import bin_means, bin_starts, thin
 
+VALIDATION = 1  # the colour of a single run's validation losses
 DASHES = ["-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5))]
 
 
@@ -134,8 +135,11 @@ def loss_picture(runs, levels):
             valid = valid_points(run)
             if valid:
                 many = len(valid) > 60
-                axes.plot(*zip(*valid), color=svg.SERIES[number % len(svg.SERIES)], linewidth=1, linestyle=":",
-                          marker="D", markersize=2.5 if many else 5, markeredgecolor=svg.PAPER, markeredgewidth=0.3 if many else 0.8)
+                # One run has a second colour to spare; several keep theirs, with a dark edge.
+                alone = len(runs) == 1
+                axes.plot(*zip(*valid), color=svg.SERIES[VALIDATION if alone else number % len(svg.SERIES)], linewidth=1.2, linestyle=":",
+                          marker="D", markersize=4 if many else 7, markeredgecolor=svg.PAPER if alone else svg.INK,
+                          markeredgewidth=0.3 if many else 0.8, zorder=4)
         for order, (_, value) in enumerate(shown):
             axes.axhline(value, color=svg.INK, linewidth=1.1, linestyle=((0, (1, 2)), (0, (6, 3)), (0, (3, 2, 1, 2)))[order % 3])
         axes.set_ylim(low, high)
@@ -148,7 +152,7 @@ def loss_picture(runs, levels):
         _perplexity_axis(axes, width)
 
     legend = run_legend(runs) or [Legend("--series-0", "training", "solid")]
-    legend.append(Legend("--series-0" if len(runs) == 1 else "--ink", "validation (diamonds)", "diamond"))
+    legend.append(Legend(f"--series-{VALIDATION}" if len(runs) == 1 else "--ink", "validation (diamonds)", "diamond"))
     legend += [Legend("--ink", f"{name}: {value:.4f}", ("dotted", "dashed", "dashdot")[order % 3])
                for order, (name, value) in enumerate(shown)]
     caption = "Training loss of each step and validation loss; perplexity is its exponential." + thinned_words(runs)

@@ -92,6 +92,23 @@ def _read_evaluation(run):
         run.evaluation = [entry for entry in sets if isinstance(entry, dict)]
 
 
+# Keys that follow from others unless somebody sets them, and what they then are.
+DERIVED = {"model.kv_heads": lambda deck: deck["model.heads"],
+           "model.head_dim": lambda deck: str(int(deck["model.dim"]) // int(deck["model.heads"])),
+           "model.qkv_bias": lambda deck: deck["model.bias"],
+           "data.stride": lambda deck: deck["data.sequence_length"]}
+
+
+def _is_derived(key, value, deck, folder):
+    """Whether the value is the one that follows from other keys: a resumed run has all keys from its own deck."""
+    if key == "job.output":
+        return pathlib.PurePath(str(value)).name == folder
+    try:
+        return key in DERIVED and DERIVED[key](deck) == value
+    except (KeyError, ValueError, TypeError, ZeroDivisionError):
+        return False
+
+
 RESOLVED = re.compile(r"\s*from (.*)/deck\.in:\d+$")
 MOST_GIVEN = 50  # keys of one file; nobody writes so many, a resolved deck has all
 
@@ -134,8 +151,8 @@ def _read_deck(run):
     deck, given = run.part("deck"), run.part("deck_given")
     if isinstance(deck, dict):
         marked = {key for key in given if isinstance(key, str)} if isinstance(given, list) else set()
-        run.deck = [(str(key), value if isinstance(value, str) else json.dumps(value), key in marked)
-                    for key, value in deck.items()]
+        run.deck = [(str(key), value if isinstance(value, str) else json.dumps(value),
+                     key in marked and not _is_derived(key, value, deck, run.path.resolve().name)) for key, value in deck.items()]
         return
     run.deck = parse_deck(_read_text(run.path / "deck.in", run), run.path.resolve().name)
     if not run.deck:

@@ -68,7 +68,7 @@ def evaluation_table(runs):
             for name, values in [("the model", entry), *baselines.items()]:
                 if isinstance(values, dict) and words.known(values.get("loss")):
                     rows.append([run.label, split, str(name), words.loss(values["loss"]), words.perplexity(values["loss"]),
-                                 words.short(values.get("perplexity_per_word"), 5), words.loss(values.get("bits_per_byte"))])
+                                 words.power(values.get("perplexity_per_word")), words.loss(values.get("bits_per_byte"))])
     headers = ["run", "split", "predicted by", "loss", "perplexity", "perplexity a word", "bits a byte"]
     return Table(headers, rows, text=[1, 2]) if rows else None
 
@@ -371,4 +371,6 @@ def slowest_table(run):
     if total < 2 or len(counts) < 1:
         return None
     rows = [[str(rank), host or DASH, f"{count:,}", words.share(count / total)] for (rank, host), count in counts.most_common(5)]
-    return Table(["slowest rank", "host", "intervals", "share"], rows, text=[1])
+    again = run.metrics.event_counts["restart"]
+    caption = f"Intervals of all {again + 1} sessions together: the same number may have been another process in each." if again else ""
+    return Table(["slowest rank", "host", "intervals", "share"], rows, text=[1], caption=caption)

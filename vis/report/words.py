@@ -57,8 +57,14 @@ def perplexity(value):
         return DASH
     if value > 700:
         return "overflow"
-    power = math.exp(value)
-    return f"{power:,.2f}" if power < 1000 else f"{power:,.0f}" if power < 1e9 else f"{power:.2e}"
+    return power(math.exp(value))
+
+
+def power(value):
+    """A perplexity itself."""
+    if not known(value):
+        return DASH
+    return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}" if value < 1e9 else f"{value:.2e}"
 
 
 def share(value):

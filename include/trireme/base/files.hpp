@@ -13,6 +13,10 @@
 
 namespace trireme {
 
+// Advice on a path at which nothing is: the folder where it was looked for, or the first folder of
+// the path that is not there.
+std::string AdviceOnMissing(const std::string& path);
+
 // Repeats a system call that a signal interrupted.
 template <typename Call>
 auto Retry(Call&& call) {

@@ -46,6 +46,9 @@ class Deck {
   // Whether the deck or the command line gives the key. False if it lost to another key of its
   // exclusive group: it then has its default.
   bool Given(const std::string& name) const;
+  // Whether the deck or the command line gives the key another value than its default. A resolved
+  // deck gives every key, so checks that refuse a key without effect ask this.
+  bool Differs(const std::string& name) const;
   // Origin of a value, for messages: "input/a.in:12", "command line", "preset jsc" or "default".
   std::string Where(const std::string& name) const;
   // Sets a key to a value from elsewhere (a preset, an automatic choice), unless the key or another

@@ -8,8 +8,8 @@ namespace trireme::tools {
 
 // Follows the metrics.jsonl of run folders (or such files themselves). On a terminal: shows a view
 // of all runs until q, Ctrl-C or the terminal closes. Otherwise: prints a line per record, from the
-// first one on, until every run is done or a signal comes. Throws InputError if a run does not
-// exist, RunError if standard output cannot be written.
+// first one on, until every run is done or stopped, or a signal comes. Throws InputError if a run
+// does not exist, RunError if standard output cannot be written.
 void Watch(const std::vector<std::string>& runs);
 
 // trireme --support RUN: makes one archive for a ticket, with what a supporter asks for first and

@@ -7,6 +7,8 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -20,6 +22,7 @@
 namespace trireme::data {
 
 static constexpr std::size_t kTextBuffer = std::size_t{1} << 20;  // bytes
+static constexpr std::int64_t kMagic = 4;                         // bytes that tell a packed file
 
 LineReader::LineReader(TextSource& source, std::int64_t offset)
     : source_(source), buffer_(kTextBuffer), offset_(offset) {}
@@ -426,6 +429,34 @@ const std::string& TextOf(const RecordScan::Wanted& member, const std::string& d
                    fmt::format("{} names the member that holds the text; {}.", deck_key, kSkip));
 }
 
+// Where an editor finds byte `offset` of the text of a file: its line, counted up to a GiB, or a
+// command that shows it. Only for messages.
+std::string HowToSee(const std::string& path, std::int64_t offset) {
+  constexpr std::int64_t kMostCounted = std::int64_t{1} << 30;
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return "It comes from standard input.";
+  std::ifstream file(path, std::ios::binary);
+  std::string block(kTextBuffer, '\0');
+  file.read(block.data(), kMagic);
+  const std::string_view magic(block.data(), static_cast<std::size_t>(file.gcount()));
+  const bool zstd = magic.starts_with("\x28\xB5\x2F\xFD");
+  if (zstd || magic.starts_with("\x1F\x8B")) {
+    return fmt::format("To see it: {} {} | tail -c +{} | head -n 1", zstd ? "zstdcat" : "zcat",
+                       path, offset + 1);
+  }
+  if (offset > kMostCounted) {
+    return fmt::format("To see it: tail -c +{} {} | head -n 1", offset + 1, path);
+  }
+  file.clear();
+  file.seekg(0);
+  std::int64_t line = 1;
+  for (std::int64_t left = offset; left > 0 && file; left -= file.gcount()) {
+    file.read(block.data(), std::min<std::int64_t>(left, std::ssize(block)));
+    line += std::count(block.data(), block.data() + file.gcount(), '\n');
+  }
+  return fmt::format("It is on line {} of the file.", line);
+}
+
 }  // namespace
 
 std::vector<TextUnit> CutIntoUnits(std::span<const TextFile> files, DocumentEnd document,
@@ -501,18 +532,24 @@ void JsonRecords::End() {
   const std::string line = std::exchange(line_, {});
   if (line.find_first_not_of(" \t\r") == std::string::npos) return;
   const std::string where = fmt::format("{}: record at byte {}", path_, offset_);
-  RecordScan scan(line, where, replace_);
   std::array<RecordScan::Wanted, 2> wanted = {{{.key = keys_.text}, {.key = keys_.prompt}}};
   const auto& [text, prompt] = wanted;
   const bool prompted = !keys_.prompt.empty();
-  scan.Read(std::span(wanted).first(prompted ? 2 : 1));
-  replaced_ += scan.Replaced();
-  if (keys_.skip_missing && (!text.text || (prompted && !prompt.text))) {
-    ++missing_;
-    return;
+  std::string_view own, asked;
+  try {
+    RecordScan scan(line, where, replace_);
+    scan.Read(std::span(wanted).first(prompted ? 2 : 1));
+    replaced_ += scan.Replaced();
+    if (keys_.skip_missing && (!text.text || (prompted && !prompt.text))) {
+      ++missing_;
+      return;
+    }
+    own = TextOf(text, "tokenize.text_key", where);
+    if (prompted) asked = TextOf(prompt, "tokenize.prompt_key", where);
+  } catch (const Error& error) {
+    throw InputError(error.what(), HowToSee(path_, offset_));
   }
-  const std::string& own = TextOf(text, "tokenize.text_key", where);
-  if (prompted) next_.Prompt(TextOf(prompt, "tokenize.prompt_key", where), offset_);
+  if (prompted) next_.Prompt(asked, offset_);
   if (own.empty() && !prompted) ++empty_;
   next_.Text(own, offset_);
   next_.End();
@@ -526,7 +563,8 @@ void Utf8Filter::Invalid(std::string_view bytes, std::int64_t offset) {
     throw InputError(
         fmt::format("{}: byte 0x{:02x} at offset {} is not valid UTF-8", path_,
                     static_cast<unsigned char>(bytes[0]), offset),
-        "Convert the text to UTF-8; tokenize.invalid = replace puts U+FFFD in its place.");
+        "Convert the text to UTF-8; tokenize.invalid = replace puts U+FFFD in its place.\n  " +
+            HowToSee(path_, offset));
   }
   ++replaced_;
   next_.Text(kReplacementCharacter, offset);

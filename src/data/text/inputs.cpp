@@ -197,7 +197,7 @@ std::vector<std::string> Expand(const std::string& pattern) {
     throw InputError(pattern + ": '**' does not stand for folders within folders",
                      "Name them one by one: folder/*.txt, folder/*/*.txt");
   }
-  if (!is_glob) throw InputError(pattern + ": there is no such file");
+  if (!is_glob) throw InputError(pattern + ": there is no such file", AdviceOnMissing(pattern));
   throw InputError(
       pattern + ": no file matches",
       "'*', '?' and '[...]' stand for other characters; '\\' before one takes it as it "

@@ -484,20 +484,19 @@ void FillSplits(const comm::Communicator& world, const EncodeSettings& settings,
 
 // Throws InputError for a split with too few tokens, with a hint.
 void CheckSplits(const TextTokens& all, const EncodeSettings& settings) {
-  const std::int64_t documents = all.documents[0] + all.documents[1] + all.documents[2];
+  const std::array<bool, 3> wanted = WantedSplits(settings);
+  std::int64_t shared = 0;  // documents of tokenize.train
+  for (const Split split : kSplits) {
+    const auto s = static_cast<std::size_t>(split);
+    if (split == Split::kTrain || wanted.at(s)) shared += all.documents.at(s);
+  }
   for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
-    const std::int64_t tokens = all.texts[0].tokens.at(static_cast<std::size_t>(split));
+    const auto s = static_cast<std::size_t>(split);
+    const std::int64_t tokens = all.texts[0].tokens.at(s);
     if (tokens >= kLeastTokens) continue;
-    const double fraction = split == Split::kValid  ? settings.valid_fraction
-                            : split == Split::kTest ? settings.test_fraction
-                                                    : 0;
     const std::string hint =
-        fraction > 0
-            ? fmt::format(
-                  "The texts are {} document{} of tokenize.train, too few to share out: "
-                  "tokenize.document = line or blank_line makes more of plain text; or name "
-                  "texts: tokenize.{}.",
-                  documents, documents == 1 ? "" : "s", NameOf(split))
+        wanted.at(s) && shared > 0
+            ? TooFewToShare(shared, settings)
             : fmt::format("Are the texts of tokenize.{} empty?", NameOf(split));
     throw InputError(
         fmt::format("the {} split holds {} tokens; at least 2 are needed", NameOf(split), tokens),
@@ -625,6 +624,15 @@ class TextMaker : public DocumentMaker {
 };
 
 }  // namespace
+
+std::string TooFewToShare(std::int64_t documents, const EncodeSettings& settings) {
+  const bool valid = settings.valid_fraction > 0, test = settings.test_fraction > 0;
+  return fmt::format(
+      "The texts are {} document{} of tokenize.train, too few to share out: tokenize.document = "
+      "line or blank_line makes more of plain text; or name {}{}{}.",
+      documents, documents == 1 ? "" : "s", valid ? "tokenize.valid" : "",
+      valid && test ? " and " : "", test ? "tokenize.test" : "");
+}
 
 std::vector<std::size_t> DocumentMaker::UnitsOf(int rank, int ranks) const {
   std::vector<std::size_t> units;

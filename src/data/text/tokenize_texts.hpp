@@ -125,4 +125,7 @@ class UnitRounds {
   std::int64_t begun_ = 0;  // rounds
 };
 
+// Hint for texts whose documents are too few for the splits. documents: those shared out.
+std::string TooFewToShare(std::int64_t documents, const EncodeSettings& settings);
+
 }  // namespace trireme::data

@@ -162,7 +162,7 @@ constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;  // of a tokenizer's 
 std::string Contents(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
-    throw InputError(path.string() + ": there is no such file");
+    throw InputError(path.string() + ": there is no such file", AdviceOnMissing(path.string()));
   }
   RefuseForeignFile(path.string());
   return ReadText(path.string(), kMostBytes);

@@ -62,8 +62,10 @@ TEST_F(TextErrors, Utf8IsReplacedAsUnicodeRecommends) {
 TEST_F(TextErrors, InvalidUtf8IsNamedWithItsOffset) {
   EXPECT_THAT(Fault("b", "abc\xFF"), HasSubstr(In("b") + ": byte 0xff at offset 3 is not valid"));
   EXPECT_THAT(Fault("b.jsonl", "{\"text\": \"a\"}\n{\"text\": \"\xC3\"}"),
-              HasSubstr("byte 0xc3 at offset 24"));
-  EXPECT_THAT(Fault("b.gz", Gzip("\xE2\x82")), HasSubstr("byte 0xe2 at offset 0"));
+              AllOf(HasSubstr("byte 0xc3 at offset 24"), HasSubstr("It is on line 2")));
+  EXPECT_THAT(Fault("b.gz", Gzip("\xE2\x82")),
+              AllOf(HasSubstr("byte 0xe2 at offset 0"),
+                    HasSubstr("To see it: zcat " + In("b.gz") + " | tail -c +1 | head -n 1")));
   // At the end of a read buffer.
   const std::string edge((std::size_t{1} << 20) - 1, 'x');
   EXPECT_THAT(Fault("b", edge + "\xC3z"), HasSubstr("byte 0xc3 at offset 1048575"));
@@ -75,7 +77,8 @@ TEST_F(TextErrors, InvalidUtf8IsNamedWithItsOffset) {
 
 TEST_F(TextErrors, Records) {
   EXPECT_THAT(Fault("b.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"\n"),
-              HasSubstr(In("b.jsonl") + ": record at byte 14"));
+              AllOf(HasSubstr(In("b.jsonl") + ": record at byte 14"),
+                    HasSubstr("It is on line 2 of the file.")));
   EXPECT_THAT(Fault("b.jsonl", "{\"text\": \"a\"}\n[1]"),
               HasSubstr("an object expected, [1] found"));
   EXPECT_THAT(Fault("b.jsonl", "{\"txt\": \"a\"}"), HasSubstr("the record has no \"text\""));
@@ -415,6 +418,29 @@ TEST_F(Texts, TooFewDocumentsAreRefusedWithAdvice) {
   EXPECT_THAT(MessageOf([&] { Run(plan); }),
               testing::AllOf(testing::HasSubstr("1 document of tokenize.train"),
                              testing::HasSubstr("tokenize.document = line or blank_line")));
+}
+
+// The hash of the only document may name any split: the reason stays the same, also for a tokenizer
+// that is to be trained.
+TEST_F(Texts, OneDocumentIsTooFewWhicheverSplitItGoesTo) {
+  const auto advice = testing::HasSubstr(
+      "The texts are 1 document of tokenize.train, too few to share out: tokenize.document = line "
+      "or blank_line makes more of plain text; or name tokenize.valid and tokenize.test.");
+  int trained = 0, refused = 0;
+  for (int i = 0; i < 40; ++i) {
+    TextPlan plan;
+    plan.encode = {.eos = {256}, .valid_fraction = 0.3, .test_fraction = 0.3};
+    plan.files = FindTextFiles(Write("one", "text " + std::to_string(i)), Split::kTrain);
+    EXPECT_THAT(MessageOf([&] { Run(plan); }), advice);
+    std::size_t sentences = 0;
+    const std::string message = MessageOf([&] { sentences = SampleSentences(plan, {}).size(); });
+    ++(sentences > 0 ? trained : refused);
+    if (sentences == 0) {
+      EXPECT_THAT(message, advice);
+    }
+  }
+  EXPECT_GT(trained, 0);
+  EXPECT_GT(refused, 0);
 }
 
 TEST_F(Texts, MovesTakeTheSmallestHashAndLeaveNoSplitEmpty) {

@@ -149,6 +149,29 @@ TEST_F(DeckTest, ComplaintsNameTheLine) {
             "input/a.in: model.dim = 96 (preset jsc): odd");
 }
 
+TEST_F(DeckTest, ComplaintsNameAFileOnce) {
+  const Deck deck = Parse("[data]\nfile = a.h5\n");
+  EXPECT_EQ(std::string(deck.Complain("data.file", "a.h5: there is no such file").what()),
+            "input/a.in:2: data.file = a.h5: there is no such file");
+  EXPECT_EQ(std::string(deck.Complain("data.file", "b.h5: there is no such file").what()),
+            "input/a.in:2: data.file = a.h5: b.h5: there is no such file");
+}
+
+TEST_F(DeckTest, AKeyDiffersByItsValue) {
+  const Deck deck = Parse(
+      "[data]\nbatch = +16\nseed = 7\n[optimizer]\nepsilon = 0.00000001\n[model]\nbias = true\n"
+      "dropout = 0.25\n");
+  for (const char* same : {"data.batch", "optimizer.epsilon", "model.bias", "model.dim"}) {
+    EXPECT_FALSE(deck.Differs(same)) << same;
+  }
+  for (const char* other : {"data.seed", "model.dropout"}) EXPECT_TRUE(deck.Differs(other));
+  // The resolved deck gives every key.
+  const Deck again = Parse(deck.Resolved());
+  EXPECT_TRUE(again.Given("data.batch"));
+  EXPECT_FALSE(again.Differs("data.batch"));
+  EXPECT_TRUE(again.Differs("data.seed"));
+}
+
 TEST_F(DeckTest, ResolvedShowsEveryKeyAndItsOrigin) {
   Deck deck = Parse("[data]\nbatch = 8\n", {"job.name=my run"});
   deck.Supply("model.dim", "96", "preset jsc");
