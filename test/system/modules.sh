@@ -104,6 +104,21 @@ check() {
   [[ ${BASE_IS_HERE:-} == yes ]] || fail "$2: the module before it is not loaded: $(cat output)"
   "$module" unload trireme >output 2>&1
 
+  # A link to the module file, and a link to that, find the program; a copy says what is wrong and sets nothing.
+  mkdir -p "$scratch/central/linked" "$scratch/central/copied"
+  ln -sfn "$files/trireme/$version" "$scratch/central/linked/first"
+  ln -sfn first "$scratch/central/linked/second"
+  cp "$files/trireme/$version" "$scratch/central/copied/1"
+  "$module" use "$scratch/central" >output 2>&1
+  for name in first second; do
+    "$module" load "linked/$name" >output 2>&1
+    [[ $TRIREME_ROOT == "$prefix" && $(command -v trireme) == "$prefix/bin/trireme" ]] || fail "$2: linked/$name: $TRIREME_ROOT $(cat output)"
+    "$module" unload "linked/$name" >output 2>&1
+  done
+  "$module" load copied/1 >"$scratch/output" 2>&1 || true
+  says "this module file was copied"
+  [[ -z ${TRIREME_ROOT+set} ]] || fail "$2: a copied module sets TRIREME_ROOT=$TRIREME_ROOT"
+
   # The build folder's.
   "$module" use "$build/modulefiles" >output 2>&1
   "$module" load trireme/debian >output 2>&1
