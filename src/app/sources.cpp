@@ -61,9 +61,10 @@ usage: trireme -i DECK [-r RUN_OR_CHECKPOINT] [-n] [-v] [section.key=value ...]
   --watch RUN...       follow running jobs by their run folders, on any node, without MPI: a view in
                        the terminal (q ends, arrows move through many runs); in a pipe, a line per
                        record from the first one on, until all runs are done
-  --support RUN        write an archive for a support ticket, <run>_<date>.tar.gz in the current
-                       directory: versions, host, limits, environment, deck, log, records; no data,
-                       no weights, no texts, no secrets. Lists its contents; damaged runs work, too
+  --support RUN        write an archive for a support ticket, <run>_<date>_<time>.tar.gz in the
+                       current directory: versions, host, limits, environment, deck, log, records;
+                       no data, no weights, no texts, no secrets. Lists its contents; damaged and
+                       missing runs work, too
   --self-test [FOLDER] check within a minute that everything works on these ranks: a line for each
                        check, exit code 0 or 1. Its files go into FOLDER (left out: $TMPDIR, else
                        /tmp), which all ranks must see, and are removed
@@ -557,7 +558,7 @@ deck::Deck ParseDeck(const deck::Schema& schema, const CommandLine& line, const 
 
 namespace {
 
-constexpr std::array<std::string_view, 22> kSiteKeys = {"run.pin",
+constexpr std::array<std::string_view, 23> kSiteKeys = {"run.pin",
                                                         "run.hang_timeout",
                                                         "run.check_replicas_every",
                                                         "run.mtbf_hours",
@@ -578,7 +579,8 @@ constexpr std::array<std::string_view, 22> kSiteKeys = {"run.pin",
                                                         "checkpoint.writers",
                                                         "checkpoint.io_hints",
                                                         "monitor.tensorboard",
-                                                        "monitor.report"};
+                                                        "monitor.report",
+                                                        "plan.machine"};
 
 // Keys that together decide when checkpoints are written. If the user sets one, the site sets none.
 constexpr std::array<std::string_view, 4> kWhenToWrite = {
