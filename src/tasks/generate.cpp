@@ -78,8 +78,11 @@ void Show(const std::string& text) {
 }
 
 // Warns that without a cache long texts take a long time.
-void SayWithoutCache(const comm::Communicator& world, const model::ParallelModel& model) {
-  if (!world.IsRoot() || model.Plan().cache_slots > 0) return;
+void SayWithoutCache(const comm::Communicator& world, const model::ParallelModel& model,
+                     const GenerateOptions& options) {
+  constexpr int kFew = 16;  // so many tokens take no time worth a warning
+  const bool is_short = options.file.empty() && options.tokens <= kFew;
+  if (!world.IsRoot() || model.Plan().cache_slots > 0 || is_short) return;
   fmt::print(stderr,
              "trireme: grid.context > 1: keys and values are not kept, each token computes the "
              "whole window\n");
@@ -338,7 +341,7 @@ ExitCode RunGenerate(app::Job& job) {
   TrainedModel trained(job, options.file.empty() ? 1 : 0, options.batch * options.beams,
                        options.pack_weights);
   if (request.line.validate_only) return app::SayValid(world);
-  SayWithoutCache(world, trained.Net());
+  SayWithoutCache(world, trained.Net(), options);
   const std::unique_ptr<Writer> writer = MakeWriter(job.ranks, trained, options);
   if (!options.file.empty()) {
     ContinueFile(request.deck, world, *writer, trained, prompts, options);

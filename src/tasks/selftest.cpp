@@ -827,6 +827,8 @@ void CheckAll(const Setting& setting, Report& report) {
 ExitCode RunSelfTest(const Setting& setting) {
   const double start = Seconds();
   setting.signals->Watch();
+  // Warns of too few cores before the first line.
+  app::PlaceThreads(*setting.runtime, device::Options{}, false);
   Report report(setting);
   CheckAll(setting, report);
   return report.Verdict(Seconds() - start);
