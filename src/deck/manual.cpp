@@ -211,7 +211,8 @@ is not set.
 The library of CUPTI, for profiles of GPUs.
 .TP
 .B TMPDIR
-Folder of the self-test's files (else /tmp), and of copies of data for which /dev/shm is too small.
+Folder of the self-test's files (else /tmp), and of copies of data for which
+/dev/shm is too small.
 .TP
 .B OMP_NUM_THREADS
 Threads of each rank, unless run.threads says so.

@@ -829,6 +829,9 @@ ExitCode RunSelfTest(const Setting& setting) {
   setting.signals->Watch();
   // Warns of too few cores before the first line.
   app::PlaceThreads(*setting.runtime, device::Options{}, false);
+  // Launchers forward standard error apart from standard output: the warning goes first.
+  constexpr useconds_t kForwarded = 100'000;
+  usleep(kForwarded);
   Report report(setting);
   CheckAll(setting, report);
   return report.Verdict(Seconds() - start);
