@@ -4,7 +4,8 @@
 #   bash jobscripts/build.sh --list
 # MACHINE is a file of jobscripts/machines: its modules are loaded, its options given to CMake. The prefix is
 # install/MACHINE unless named, the build folder build-MACHINE; jobs are compilers at once. --dry-run says what would
-# be done. Run it again after a change: only what is left is done. doc/machines.md goes on from here.
+# be done. `debian` installs missing packages first, with apt-get (as root, else through sudo). Run it again after a change:
+# only what is left is done. doc/machines.md goes on from here.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source jobscripts/machine.sh

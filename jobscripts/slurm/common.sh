@@ -63,8 +63,9 @@ find_program() {
       [[ -n $program || -z $root || ! -x $root/$folder/trireme ]] || program=$(cd "$root/$folder" && pwd)/trireme
     done
   done
-  [[ -n $program ]] || give_up "trireme was not found" \
-    "Load its module before sbatch, or set TRIREME_ROOT to the folder it was built in or installed to, or TRIREME to the program."
+  [[ -n $program ]] || give_up "trireme was not found on $(hostname) (PATH names $PATH)" \
+    "Load its module before sbatch, or set TRIREME_ROOT to the folder it was built in or installed to, or TRIREME to the program." \
+    "The folder must be on a file system that the nodes share: /tmp is often a node's own."
   [[ -x $program ]] || give_up "TRIREME=$program cannot be executed" "Build it, or name another."
 }
 

@@ -104,11 +104,14 @@ void Warn(const comm::Runtime& runtime, const std::string& shortage) {
   const std::int64_t first =
       world.Min(std::int64_t{shortage.empty() ? world.Size() : world.Rank()});
   const std::string text = world.Broadcast(shortage, static_cast<int>(first));
-  if (!world.IsRoot()) return;
+  // A self-test places threads for each of its jobs.
+  static std::string told;
+  if (!world.IsRoot() || text == told) return;
+  told = text;
   fmt::print(stderr,
-             "warning: {} of {}: expect it to be slow. Ask for more cores or fewer threads "
+             "warning: {} of a node{}: expect it to be slow. Ask for more cores or fewer threads "
              "(run.threads, OMP_NUM_THREADS); OMP_WAIT_POLICY=passive makes the best of it.\n",
-             text, nodes == 1 ? "a node" : fmt::format("a node, and {} in all are short", nodes));
+             text, nodes == 1 ? "" : fmt::format(" ({} nodes have too few cores)", nodes));
   std::fflush(stderr);
 }
 

@@ -62,9 +62,10 @@ usage: trireme -i DECK [-r RUN_OR_CHECKPOINT] [-n] [-v] [section.key=value ...]
   --watch RUN...       follow running jobs by their run folders, on any node, without MPI: a view in
                        the terminal (q ends, arrows move through many runs); in a pipe, a line per
                        record from the first one on, until all runs are done or stopped
-  --support RUN        write an archive for a support ticket, <run>_<date>.tar.gz in the current
-                       directory: versions, host, limits, environment, deck, log, records; no data,
-                       no weights, no texts, no secrets. Lists its contents; damaged runs work, too
+  --support RUN        write an archive for a support ticket, <run>_<date>_<time>.tar.gz in the
+                       current directory: versions, host, limits, environment, deck, log, records;
+                       no data, no weights, no texts, no secrets. Lists its contents; damaged and
+                       missing runs work, too
   --self-test [FOLDER] check within a minute that everything works on these ranks: a line for each
                        check, exit code 0 or 1. Its files go into FOLDER (left out: $TMPDIR, else
                        /tmp), which all ranks must see, and are removed
@@ -559,7 +560,7 @@ const std::vector<std::string>& SiteKeys() {
       "checkpoint.auto checkpoint.max_failures checkpoint.max_restarts checkpoint.keep "
       "checkpoint.local checkpoint.drain_every checkpoint.local_survival "
       "checkpoint.keep_every_steps checkpoint.async checkpoint.writers checkpoint.io_hints "
-      "monitor.tensorboard monitor.report");
+      "monitor.tensorboard monitor.report plan.machine");
   return keys;
 }
 

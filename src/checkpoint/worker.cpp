@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <mpi.h>
+#include <sys/statvfs.h>
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -174,6 +175,15 @@ void CreateWithHints(const std::string& path, const std::string& hints) {
   throw RunError(fmt::format("{}: cannot be created: {}", path, MpiErrorText(code)));
 }
 
+// After an error that means no space: how many files `folder` still takes. A quota of files ends
+// while `df` shows free bytes.
+std::string FilesLeft(const std::string& folder, int error) {
+  struct statvfs room {};
+  if ((error != ENOSPC && error != EDQUOT) || ::statvfs(folder.c_str(), &room) != 0) return {};
+  if (room.f_files == 0) return {};  // a file system that counts no files
+  return fmt::format(": {} more files fit on {} (df -i)", room.f_favail, folder);
+}
+
 // Reserves disk space for all tensor files before the first byte is written.
 void ReserveAll(const Order& order, const std::vector<WritePlan>& plans, const std::string& hints) {
   std::int64_t needed = 0;
@@ -187,9 +197,11 @@ void ReserveAll(const Order& order, const std::vector<WritePlan>& plans, const s
     if (error == 0 && !held && available >= 0 && needed > available) error = ENOSPC;
     if (error == 0) continue;
     const std::string space = available < 0 ? "an unknown amount" : Mebibytes(available);
-    throw RunError(fmt::format("{}: cannot be reserved: {}: the checkpoint needs {}, {} free on {}",
-                               path, ErrorText(error), Mebibytes(needed), space, order.folder),
-                   "make room there or give another job.output; earlier checkpoints are untouched");
+    throw RunError(
+        fmt::format("{}: cannot be reserved: {}: the checkpoint needs {}, {} free on {}{}", path,
+                    ErrorText(error), Mebibytes(needed), space, order.folder,
+                    FilesLeft(order.folder, error)),
+        "make room there or give another job.output; earlier checkpoints are untouched");
   }
 }
 
@@ -204,7 +216,8 @@ Prepared Prepare(const Order& order, const std::vector<WritePlan>& plans,
   Prepared prepared;
   if (order.may_publish) order.may_publish();  // before the first change, removals included
   if (const int problem = MakeFolderDurably(order.folder); problem != 0) {
-    throw RunError(fmt::format("{}: cannot be created: {}", order.folder, ErrorText(problem)));
+    throw RunError(fmt::format("{}: cannot be created: {}{}", order.folder, ErrorText(problem),
+                               FilesLeft(FolderOf(order.folder), problem)));
   }
   prepared.warnings = RemoveLeftovers(order.folder);
   for (const Found& found : ListComplete(order.folder)) {
@@ -215,7 +228,8 @@ Prepared Prepare(const Order& order, const std::vector<WritePlan>& plans,
   std::error_code error;
   if (!fs::create_directory(temporary, error) || error) {
     const std::string reason = error ? error.message() : ErrorText(EEXIST);
-    throw RunError(fmt::format("{}: cannot be created: {}", temporary, reason));
+    throw RunError(fmt::format("{}: cannot be created: {}{}", temporary, reason,
+                               FilesLeft(order.folder, error.value())));
   }
   ReserveAll(order, plans, hints);
   return prepared;

@@ -183,8 +183,38 @@ std::string AllKeys(const Schema& schema) {
   return out;
 }
 
-constexpr const char* kFiles =
-    R"(.SH FILES
+constexpr const char* kEnvironmentAndFiles =
+    R"(.SH ENVIRONMENT
+.TP
+.B TRIREME_SITE_DECK
+A deck with a site's defaults; a user's deck is stronger.
+.TP
+.B TRIREME_PYTHON
+The Python that makes a run's page; else python3 of the PATH.
+.TP
+.B TRIREME_JOB_END_TIME
+When the batch job ends, in seconds since 1970 or as Slurm writes it, if
+.B SLURM_JOB_END_TIME
+is not set.
+.TP
+.B TRIREME_CUPTI
+The library of CUPTI, for profiles of GPUs.
+.TP
+.B TMPDIR
+Folder of the self-test's files (else /tmp), and of copies of data for which
+/dev/shm is too small.
+.TP
+.B OMP_NUM_THREADS
+Threads of each rank, unless run.threads says so.
+.TP
+.B OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY
+Where one is set, OpenMP places the threads, not Trireme.
+.TP
+.B SLURM_JOB_ID
+The job that the lock of a run folder names.
+.PP
+The MPI library, UCX, libfabric and NCCL read variables of their own.
+.SH FILES
 Where Trireme is installed, seen from the folder of the program:
 .TP
 .I ../share/trireme/input
@@ -230,7 +260,7 @@ std::string ManualPage(const Schema& schema, const ManualFacts& facts) {
   return ".\\\" Made from the declarations of the keys and from --help.\n" +
          fmt::format(".TH TRIREME 1 {0} \"Trireme {1}\" \"User Commands\"\n", facts.date,
                      facts.version) +
-         name + rest + AllKeys(schema) + exit_status + kFiles;
+         name + rest + AllKeys(schema) + exit_status + kEnvironmentAndFiles;
 }
 
 }  // namespace trireme::deck

@@ -299,7 +299,7 @@ void Describe(const Subject& subject, Machine& machine) {
     machine.assumptions.emplace_back(
         "transfers take nothing from the computation beside them, for want of a measurement");
   } else {
-    machine.title = subject.hosts.First();
+    machine.title = device::CpuName();
     const std::int64_t bytes = comm::AvailableMemory().bytes / subject.node.Size();
     machine.memory_bytes = world.Min(bytes);
     machine.background = false;  // MPI moves bytes while a rank waits for it

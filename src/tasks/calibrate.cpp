@@ -1,7 +1,9 @@
 // --calibrate: describes the machine by measuring it on the ranks at hand, and compares the steps
 // that this description predicts with those measured.
 #include <fmt/format.h>
+#include <unistd.h>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -35,10 +37,16 @@ void PrintSteps(const predict::Calibration& calibration) {
   }
 }
 
+constexpr double kBusy = 0.5;  // error of a step's time that no idle machine shows
+
 void CheckTarget(const std::string& path) {
   std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return;
-  throw InputError(path + ": exists already", "Remove it, or name another file.");
+  if (std::filesystem::exists(path, ignored)) {
+    throw InputError(path + ": exists already", "Remove it, or name another file.");
+  }
+  if (::access(FolderOf(path).c_str(), W_OK | X_OK) == 0) return;
+  throw InputError(fmt::format("{}: cannot be written: {}", path, ErrorText(errno)),
+                   "Name a file in a folder where you may write.");
 }
 
 }  // namespace
@@ -56,16 +64,21 @@ ExitCode RunCalibration(const app::Job& job) {
   job.ranks.Watch().Disarm();
   AtRoot(world, [&] {
     PrintSteps(calibration);
-    const std::string heading =
-        fmt::format("Written by Trireme {} ({}): trireme --calibrate", Version(), Commit());
+    const std::string heading = fmt::format("Written by Trireme {} ({}) on {}: trireme --calibrate",
+                                            Version(), Commit(), job.ranks.Hosts().First());
     Replacement file(path);
     file.Write(predict::Write(calibration.machine, heading));
     report::Place(file, path);
     for (const std::string& words : calibration.machine.assumptions) {
       fmt::print("assumed  {}\n", words);
     }
-    fmt::print("{} in {:.1f} s; its steps to {:.0f}%: plan.machine={}\n", path, Seconds() - start,
-               100 * calibration.Worst(), path);
+    const double worst = calibration.Worst();
+    fmt::print("{} in {:.1f} s; largest error of a step's time {:.0f}%: plan.machine={}\n", path,
+               Seconds() - start, 100 * worst, path);
+    if (worst > kBusy) {
+      fmt::print("largest error {:.0f}%: the machine was busy; remove {} and repeat\n", 100 * worst,
+                 path);
+    }
     std::fflush(stdout);
   });
   return ExitCode::kDone;

@@ -318,7 +318,9 @@ ExitCode RunGenerate(app::Job& job) {
   TrainedModel trained(job, options.file.empty() ? 1 : 0, options.batch * options.beams,
                        options.pack_weights);
   if (request.line.validate_only) return app::SayValid(world);
-  if (world.IsRoot() && trained.Net().Plan().cache_slots == 0) {
+  constexpr int kFew = 16;  // so many tokens take no time worth a warning
+  const bool is_short = options.file.empty() && options.tokens <= kFew;
+  if (world.IsRoot() && trained.Net().Plan().cache_slots == 0 && !is_short) {
     fmt::print(stderr,
                "trireme: grid.context > 1: keys and values are not kept, each token computes the "
                "whole window\n");

@@ -813,6 +813,11 @@ void Cleaner::Folder(const std::string& path) {
 ExitCode RunSelfTest(const Setting& setting) {
   const double start = Seconds();
   setting.signals->Watch();
+  // Warns of too few cores before the first line.
+  app::PlaceThreads(*setting.runtime, device::Options{}, false);
+  // Launchers forward standard error apart from standard output: the warning goes first.
+  constexpr useconds_t kForwarded = 100'000;
+  usleep(kForwarded);
   Report report(setting);
   CheckAll(setting, report);
   return report.Verdict(Seconds() - start);

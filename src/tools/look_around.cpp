@@ -351,6 +351,7 @@ bool NamesOnlyTcp(const std::string& transports) {
 }
 
 // Loaded components of an Open MPI framework ("mca_<framework>_<component>.so"), blanks between.
+// Those that serve within a host alone are left out: a host with one rank does not load them.
 std::string Components(std::span<const std::string> objects, const std::string& framework) {
   const std::string head = "mca_" + framework + "_";
   std::vector<std::string> names;
@@ -358,7 +359,8 @@ std::string Components(std::span<const std::string> objects, const std::string& 
     const std::string object = path.substr(path.rfind('/') + 1);
     const std::size_t end = object.find(".so");
     if (!object.starts_with(head) || end == std::string::npos) continue;
-    names.push_back(object.substr(head.size(), end - head.size()));
+    const std::string name = object.substr(head.size(), end - head.size());
+    if (name != "vader" && name != "sm" && name != "smcuda") names.push_back(name);
   }
   std::ranges::sort(names);
   return fmt::format("{}", fmt::join(names, " "));

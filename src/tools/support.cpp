@@ -3,6 +3,7 @@
 #include <archive_entry.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <sys/vfs.h>
@@ -18,6 +19,7 @@
 #include <memory>
 #include <regex>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -41,14 +43,18 @@ fs::path PlainPath(const fs::path& path) {
   return plain.has_filename() ? plain : plain.parent_path();
 }
 
+// Whether a character is one of those of which names are made.
+bool InName(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '.' ||
+         c == '_' || c == '-';
+}
+
 // The last part of the run's path, in characters that every file system accepts.
 std::string NameOf(const std::string& run) {
   std::error_code error;
   std::string name = PlainPath(fs::absolute(run, error)).filename().string();
   for (char& c : name) {
-    const bool plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
-                       c == '.' || c == '_' || c == '-';
-    if (!plain) c = '_';
+    if (!InName(c)) c = '_';
   }
   constexpr std::size_t kLongest = 100;
   return name.empty() ? "run" : name.substr(0, kLongest);
@@ -66,15 +72,20 @@ void CheckRun(const std::string& run) {
   const fs::file_status status = fs::status(run, error);
   std::string why;
   if (status.type() == fs::file_type::not_found) {
-    why = "there is no such folder";
-  } else if (error) {
+    // A job may have died before it made its run folder.
+    fmt::print(stderr,
+               "warning: --support: {}: there is no such folder: the archive has this host's facts "
+               "and logs of batch jobs that name the run\n",
+               run);
+    return;
+  }
+  if (error) {
     why = error.message();
   } else if (!fs::is_directory(status)) {
     why = "not a folder";
   }
   if (why.empty()) return;
-  throw InputError(fmt::format("--support: {}: {}", run, why),
-                   "Give the folder of a run; an empty one makes an archive of this host alone.");
+  throw InputError(fmt::format("--support: {}: {}", run, why), "Give the folder of a run.");
 }
 
 std::string Index(const Contents& contents, const std::string& run) {
@@ -277,16 +288,37 @@ void AddNewest(const std::string& run, const std::string& folder, const std::reg
   contents.notes.push_back(fmt::format("{} older {} were left out", found.size() - most, what));
 }
 
-// Adds logs of batch jobs from where jobs are submitted: the run folder, its parent, or here.
+// Whether a log names the run as a path ("into runs/first", "first/log.txt", "job.output=first"):
+// a name alone may be a word of a sentence.
+bool NamesRun(const std::string& text, const std::string& name) {
+  for (std::size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
+    const std::size_t end = at + name.size();
+    const char before = at > 0 ? text[at - 1] : '\n', after = end < text.size() ? text[end] : '\n';
+    // A full stop may end the sentence.
+    const bool stop = after == '.' && (end + 1 >= text.size() || !InName(text[end + 1]));
+    if (InName(before) || (InName(after) && !stop)) continue;
+    if (before == '/' || before == '=' || before == '\'' || before == '"' || after == '/' ||
+        std::string_view(text).substr(0, at).ends_with(" into ")) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Adds logs of batch jobs from where jobs are submitted: the run folder, the two folders above it,
+// or here.
 void AddJobLogs(const std::string& run, Contents& contents) {
   static const std::regex log(
       R"((slurm|trireme)[-_.].*\.(out|log|err)|[^/]*[-.][0-9]+\.(out|err))");
   std::error_code ignored;
   const fs::path absolute = PlainPath(fs::absolute(run, ignored));
   const fs::path above = absolute.parent_path(), here = fs::current_path(ignored);
-  std::vector<std::string> folders = {run, above.string()};
-  if (!fs::equivalent(above, here, ignored) && !fs::equivalent(absolute, here, ignored)) {
-    folders.emplace_back(".");
+  std::vector<std::string> folders;
+  for (const fs::path& folder : {absolute, above, above.parent_path(), here}) {
+    const bool known = std::ranges::any_of(folders, [&](const std::string& other) {
+      return folder == other || fs::equivalent(folder, other, ignored);
+    });
+    if (!known) folders.push_back(folder.string());
   }
   const std::string run_name = absolute.filename().string();
   std::size_t taken = 0;
@@ -298,12 +330,16 @@ void AddJobLogs(const std::string& run, Contents& contents) {
       if (taken == kMostJobLogs) return;
       const std::optional<FileText> file = ReadBounded(each.path, kLog, false, contents);
       // Logs beside the run folder may belong to other runs.
-      if (!file || (folder != run && file->text.find(run_name) == std::string::npos)) continue;
+      if (!file || (folder != folders.front() && !NamesRun(file->text, run_name))) continue;
       contents.entries.push_back(
           {"job/" + each.name, WithoutPasswords(LogWithoutSamples(file->text)), file->note});
       ++taken;
     }
   }
+  if (taken > 0) return;
+  contents.notes.push_back(fmt::format(
+      "no log of a batch job (slurm-*.out, trireme-*.log and the like) that names {} in {}",
+      run_name, fmt::join(folders, ", ")));
 }
 
 void AddListing(const std::string& run, Contents& contents) {
@@ -322,8 +358,8 @@ void AddListing(const std::string& run, Contents& contents) {
   if (!text.empty()) contents.entries.push_back({"files.txt", text, ""});
 }
 
-// Adds deck, log, records, the checkpoints' run.json, nodes' reports about hung ranks, logs of
-// batch jobs beside the run, and a list of all files with their sizes.
+// Adds deck, log, records, deaths of jobs, the checkpoints' run.json, nodes' reports about hung
+// ranks, logs of batch jobs beside the run, and a list of all files with their sizes.
 void AddRun(const std::string& run, Contents& contents) {
   const Filter as_it_is = [](const std::string& text) { return text; };
   AddFile(run + "/deck.in", "deck.in", kDeck, DeckWithoutTexts, contents);
@@ -331,6 +367,11 @@ void AddRun(const std::string& run, Contents& contents) {
   AddFile(run + "/metrics.jsonl", "metrics.jsonl", kRecords, as_it_is, contents);
   for (const char* const name : {"summary.json", "preflight.json", "restarts.json", "run.lock"}) {
     AddJson(run + "/" + name, name, contents);
+  }
+  for (const Found& each : Below(
+           run, false, [](const std::string& name) { return name.starts_with("deaths."); },
+           contents)) {
+    AddFile(each.path, each.name, kDeck, as_it_is, contents);
   }
   AddNewest(run, "checkpoints", std::regex(R"(step_[0-9]+/run\.json)"), kMostCheckpoints,
             "checkpoints", contents);

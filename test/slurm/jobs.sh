@@ -206,6 +206,14 @@ early_death() {
   kills_a_rank "$id"
   job_ends "$id" FAILED 137
   expects early "died with code 137 after checkpoint none, which is not new: not started again"
+  never_says early "no line of the program was printed"
+  # Before its first line: MPI's start may fail once and not the next time.
+  printf '#!/bin/sh\nkill -SEGV $$\n' >dies
+  chmod +x dies
+  TRIREME=$PWD/dies begin_job silent "$built/train.sbatch" --nodes=1 --
+  job_ends "$id" FAILED 139
+  expects silent "died with code 139 after checkpoint none, which is not new: not started again"
+  expects silent "no line of the program was printed: MPI may have failed to start; submit again"
 }
 
 cancelled() {

@@ -5,7 +5,10 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 run 0 "${mpi[@]}" 2 "$TRIREME" --calibrate here.in run.threads=1
 says "fp64, dim 1024"
+says "largest error of a step's time"
 says "plan.machine=here.in"
+! grep -qE "^(title|name) = $(hostname)$" here.in || fail "the machine is called as the host: $(cat here.in)"
+grep -q " on $(hostname)" here.in || fail "the host is not named: $(cat here.in)"
 "$python" - <<'PYTHON' || fail "here.in: $(cat here.in)"
 values = dict(line.split(" = ", 1) for line in open("here.in", encoding="utf-8").read().splitlines() if " = " in line)
 number = lambda key: float(values[key])
@@ -19,6 +22,8 @@ PYTHON
 # A description is not overwritten; other tasks of the command line do not go with it.
 run 2 "$TRIREME" --calibrate here.in
 says "here.in: exists already"
+run 2 "$TRIREME" --calibrate nowhere/here.in
+says "nowhere/here.in: cannot be written: No such file or directory"
 run 2 "$TRIREME" --calibrate other.in -r runs/a
 says "goes with -i and keys alone"
 run 2 "$TRIREME" --calibrate

@@ -45,9 +45,22 @@ for file in jobscripts/machines/*.sh; do
   )
 done
 
+# Lines that no script reads are said to be for people.
+for fact in $explained; do
+  if ! grep -rqE "TRIREME_MACHINE_$fact\b" jobscripts/*.sh jobscripts/slurm && ! sed -n '/^For people/,$p' jobscripts/machines/README.md | grep -q "\`$fact\`"; then
+    fail "jobscripts/machines/README.md: no script reads $fact"
+  fi
+done
+
+# A program that is not there: the node and the PATH are named.
+run 2 bash -c "source jobscripts/slurm/common.sh; jobscripts=$scratch/a/b/c TRIREME='' TRIREME_ROOT='' TRIREME_MACHINE_DEVICE=cpu
+  SLURM_SUBMIT_DIR=$scratch; PATH=/usr/bin:/bin; unset -f module; find_program"
+says "trireme was not found on $(hostname) (PATH names /usr/bin:/bin)"
+
 # 2. The script's answers.
 run 0 bash "$script" --help
 says "bash jobscripts/build.sh MACHINE"
+says "sudo"
 run 0 bash "$script" --list
 for name in debian juwels_booster jureca_dc jupiter leonardo perlmutter marenostrum5 lumi_c; do
   says "$name "

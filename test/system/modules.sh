@@ -45,10 +45,13 @@ version=$(sed -n 's/^project(trireme VERSION \([0-9.]*\).*/\1/p' "$TRIREME_SOURC
 # Another version beside, and one with modules of its own.
 files=$prefix/share/modulefiles
 exists "$files/trireme/$version"
-mkdir -p other/trireme other/base needing/trireme
-sed "s/$version/99.0/" "$files/trireme/$version" >other/trireme/99.0
-printf '#%%Module1.0\nsetenv BASE_IS_HERE yes\n' >other/base/1
-sed "s/^setenv TRIREME_ROOT.*/module load base\n&/" "$files/trireme/$version" >needing/trireme/77.0
+other=$scratch/other/share/modulefiles needing=$scratch/needing/share/modulefiles
+mkdir -p "$other/trireme" "$other/base" "$needing/trireme" other/bin needing/bin
+ln -s "$prefix/bin/trireme" other/bin/trireme
+ln -s "$prefix/bin/trireme" needing/bin/trireme
+sed "s/$version/99.0/" "$files/trireme/$version" >"$other/trireme/99.0"
+printf '#%%Module1.0\nsetenv BASE_IS_HERE yes\n' >"$other/base/1"
+sed "s/^setenv TRIREME_ROOT.*/module load base\n&/" "$files/trireme/$version" >"$needing/trireme/77.0"
 
 # told COMMAND...: what it prints on either stream; its shell keeps no changes.
 told() { ("$@") >"$scratch/output" 2>&1 || true; }
@@ -76,7 +79,7 @@ check() {
     [[ $(manpath 2>/dev/null) == */usr/share/man* ]] || fail "$2: the system's pages are hidden: $(manpath 2>&1)"
   fi
   # Another version: not both at once. Environment Modules refuses it, Lmod puts it in the place of the first.
-  "$module" use "$scratch/other" >output 2>&1
+  "$module" use "$other" >output 2>&1
   "$module" load trireme/99.0 >output 2>&1 || true
   [[ $LOADEDMODULES =~ ^trireme/[^:]*$ ]] || fail "$2: loaded are $LOADEDMODULES"
   "$module" unload trireme >output 2>&1
@@ -99,10 +102,25 @@ check() {
   "$module" unload trireme >output 2>&1
   [[ -z ${TRIREME_SITE_DECK+set} ]] || fail "$2: TRIREME_SITE_DECK stays"
   rm -r "${prefix:?}/etc"
-  "$module" use "$scratch/needing" >output 2>&1
+  "$module" use "$needing" >output 2>&1
   "$module" load trireme/77.0 >output 2>&1
   [[ ${BASE_IS_HERE:-} == yes ]] || fail "$2: the module before it is not loaded: $(cat output)"
   "$module" unload trireme >output 2>&1
+
+  # A link to the module file, and a link to that, find the program; a copy says what is wrong and sets nothing.
+  mkdir -p "$scratch/central/linked" "$scratch/central/copied"
+  ln -sfn "$files/trireme/$version" "$scratch/central/linked/first"
+  ln -sfn first "$scratch/central/linked/second"
+  cp "$files/trireme/$version" "$scratch/central/copied/1"
+  "$module" use "$scratch/central" >output 2>&1
+  for name in first second; do
+    "$module" load "linked/$name" >output 2>&1
+    [[ $TRIREME_ROOT == "$prefix" && $(command -v trireme) == "$prefix/bin/trireme" ]] || fail "$2: linked/$name: $TRIREME_ROOT $(cat output)"
+    "$module" unload "linked/$name" >output 2>&1
+  done
+  "$module" load copied/1 >"$scratch/output" 2>&1 || true
+  says "this module file was copied"
+  [[ -z ${TRIREME_ROOT+set} ]] || fail "$2: a copied module sets TRIREME_ROOT=$TRIREME_ROOT"
 
   # The build folder's.
   "$module" use "$build/modulefiles" >output 2>&1
@@ -116,16 +134,16 @@ check() {
 
 # by_another_user MODULE-COMMAND NAME-OF-TOOL: the same installed folder, which that user may only read.
 by_another_user() {
-  local other=(setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/nonexistent MODULEPATH=)
+  local as_other=(setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/nonexistent MODULEPATH=)
   [[ $(id -u) == 0 ]] || { echo "not root: nobody else to run as"; return 0; }
-  if ! "${other[@]}" test -r "${modulecmd:-/}" -a -r "${lmod:-/}"; then
+  if ! "${as_other[@]}" test -r "${modulecmd:-/}" -a -r "${lmod:-/}"; then
     echo "$2 itself cannot be read by others here: not tried by another user"
     return 0
   fi
   export lmod lua modulecmd files
   export -f "$1"
   # shellcheck disable=SC2016  # expanded by the other user's shell
-  run 0 "${other[@]}" bash -c '"$0" use "$files" && "$0" load trireme && type -P trireme && trireme --version' "$1"
+  run 0 "${as_other[@]}" bash -c '"$0" use "$files" && "$0" load trireme && type -P trireme && trireme --version' "$1"
   says "$prefix/bin/trireme"
   says "Trireme $version"
 }

@@ -10,8 +10,9 @@ sample=$("$python" -c "import json; print(json.load(open('run/summary.json'))['s
 [[ -n $sample ]] || fail "the run wrote no sample"
 mkdir -p run/hang/20261124_120000
 echo '{"rank": 1, "calls": ["all_reduce"]}' >run/hang/20261124_120000/node_0.json
-{ echo "srun: run starts"; cat run/log.txt; } >slurm-42.out
-echo "another job" >slurm-41.out
+{ echo "deck in into run data.batch=4"; cat run/log.txt; } >slurm-42.out
+echo "another run ends, of runs/run-2: run time" >slurm-41.out
+echo "2026-11-24 10:00:00 lost n2 after checkpoint none" >run/deaths.42
 
 # support WORDS...: the archive's files below ./got; no MPI is started.
 support() {
@@ -30,7 +31,7 @@ name=(run_*.tar.gz)
 [[ ${name[0]} =~ ^run_20[0-9]{6}_[0-9]{6}.tar.gz$ ]] || fail "the archive is called ${name[0]}"
 for each in contents.txt version.txt libraries.txt host.txt limits.txt file_systems.txt environment.txt run/deck.in run/log.txt \
   run/summary.json run/metrics.jsonl run/checkpoints/step_00000012/run.json run/hang/20261124_120000/node_0.json \
-  job/slurm-42.out files.txt; do
+  run/deaths.42 job/slurm-42.out files.txt; do
   has "$each"
   [[ $each == contents.txt ]] || says "$each"
 done
@@ -63,14 +64,24 @@ says "bytes left out"
 tail -n 1 got/run/metrics.jsonl | grep -q '"step":59999' || fail "the end of the records is not there"
 [[ ! -e got/run/summary.json && $(stat -c %s got/run/metrics.jsonl) -lt 2300000 ]] || fail "bounds"
 
-# 3. A run that is not there is refused; an empty folder makes an archive of the host's facts.
-rm -f ./*.tar.gz
-run 2 "$TRIREME" --support nowhere
-says_once "error: --support: nowhere: there is no such folder"
-[[ -z $(ls ./*.tar.gz 2>/dev/null) ]] || fail "an archive was made"
+# 3. A run that is not there, of a job that died early, or an empty one: the host's facts, and the job's log.
+mv slurm-42.out kept
+support "$TRIREME" --support nowhere
+says_once "warning: --support: nowhere: there is no such folder"
+has host.txt
+grep -q "no log of a batch job .* that names nowhere in $scratch" got/contents.txt || fail "contents.txt: $(cat got/contents.txt)"
+echo "job script: deck.in into runs/nowhere" >trireme-7.log
+support "$TRIREME" --support runs/nowhere
+has job/trireme-7.log
+mkdir -p elsewhere runs
+(cd elsewhere && support "$TRIREME" --support ../runs/nowhere && has job/trireme-7.log) || fail "from another folder"
+mv kept slurm-42.out
 mkdir -p empty
 support "$TRIREME" --support empty
 has host.txt
+touch file
+run 2 "$TRIREME" --support file
+says_once "error: --support: file: not a folder"
 
 # 4. Nothing is written into the run, which may be read-only; nowhere else but here.
 before=$(find run -printf '%p %s %T@\n' | sort)

@@ -46,7 +46,7 @@ std::string FarCard(const std::string& address, std::span<const int> cores, std:
 // shared objects, such as Open MPI's components (mca_pml_ob1.so); environment: as std::getenv.
 struct Fabric {
   std::string library;     // "Open MPI 4.1.4", "MPICH 4.0.2"
-  std::string transports;  // "pml ob1, btl self tcp vader", "ch4:ofi"; empty: not known
+  std::string transports;  // "pml ob1, btl self tcp", "ch4:ofi"; empty: not known
   bool tcp = false;        // nothing faster than TCP is used between hosts
 };
 using Lookup = const char* (*)(const char*);
@@ -141,7 +141,7 @@ struct Warning {
 
 // Complete on rank 0; other ranks have only `seconds`.
 struct Findings {
-  // Name and text of a fact: ("MPI", "Open MPI 4.1.4, pml ob1, btl self tcp vader").
+  // Name and text of a fact: ("MPI", "Open MPI 4.1.4, pml ob1, btl self tcp").
   std::vector<std::pair<std::string, std::string>> facts;
   std::vector<Warning> warnings;
   double seconds = 0;  // time that the inspection took

@@ -48,11 +48,13 @@ std::string Complaint(const std::string& site, const std::string& user = "") {
 
 TEST(SiteDeck, IsWeakerThanDeckAndCommandLineAndStrongerThanDefaults) {
   const char* const site =
-      "[checkpoint]\nasync = yes\nwriters = 3\nkeep = 5\n[data]\nstaging = none\n";
+      "[checkpoint]\nasync = yes\nwriters = 3\nkeep = 5\n[data]\nstaging = none\n"
+      "[plan]\nmachine = h100\n";
   const deck::Deck deck = Parse(site, "[checkpoint]\nwriters = 2\n", {"checkpoint.keep=7"});
   EXPECT_TRUE(deck.Switch("checkpoint.async"));
   EXPECT_EQ(deck.Where("checkpoint.async"), "/etc/site.in:2");
   EXPECT_EQ(deck.Text("data.staging"), "none");
+  EXPECT_EQ(deck.Text("plan.machine"), "h100");
   EXPECT_EQ(deck.Integer("checkpoint.writers"), 2);
   EXPECT_EQ(deck.Integer("checkpoint.keep"), 7);
   EXPECT_THAT(deck.Resolved(), HasSubstr("# from /etc/site.in:2\n"));

@@ -173,6 +173,7 @@ TEST(Manual, TakesTheTextOfHelpApart) {
   EXPECT_THAT(page, HasSubstr(".TP\n\\fB\\-\\-test [WHERE]\\fP\nis it well?\n.TP\n"
                               "\\fB\\-\\-try [WHAT]\\fP\none blank before this\n.TP\n"));
   EXPECT_THAT(page, HasSubstr(".TP\n\\fB2\\fP\nbad deck\n.TP\n\\fB3\\fP\nstopped\n"));
+  EXPECT_THAT(page, HasSubstr(".SH ENVIRONMENT\n.TP\n.B TRIREME_SITE_DECK\n"));
 }
 
 TEST(Manual, RefusesAHelpTextThatItCannotRead) {

@@ -81,6 +81,10 @@ TEST(Fabric, OfOpenMpiByItsComponents) {
   EXPECT_EQ(tcp.library, "Open MPI 4.1.4");
   EXPECT_EQ(tcp.transports, "pml ob1, btl self tcp");
   EXPECT_TRUE(tcp.tcp);
+  // A host with several ranks differs from one with a single rank only in what serves within it.
+  EXPECT_EQ(of({"mca_pml_ob1.so", "mca_btl_tcp.so", "mca_btl_self.so", "mca_btl_vader.so"}, none)
+                .transports,
+            tcp.transports);
   EXPECT_FALSE(of({"mca_pml_ob1.so", "mca_btl_tcp.so", "mca_btl_openib.so"}, none).tcp);
   EXPECT_FALSE(of({"mca_pml_ucx.so", "mca_btl_tcp.so"}, none).tcp);
   const auto chosen = [](const char* name) -> const char* {
