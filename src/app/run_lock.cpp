@@ -301,8 +301,8 @@ Error HeldBy(const std::string& lock, const Holder& holder, const Holder& self, 
   return InputError(
       fmt::format("{}: another job {} this run folder: {}{}", folder,
                   runs ? "uses" : "may still use", Describe(holder), state),
-      fmt::format("Wait until it has ended, end it, or choose another folder (job.output). If it "
-                  "is known to be gone, remove {}.",
+      fmt::format("Wait until it has ended, end it, or choose another job.name or job.output. "
+                  "If it is known to be gone, remove {}.",
                   lock));
 }
 
