@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs lessons of the course, and compares what comes out with what the lesson says. The PATH begins with the program's folder and
 this Python's, as the course's README says; ranks have one thread each unless OMP_NUM_THREADS says otherwise.
-check.py BUILD [LESSON...]: numbers or names; none: all. LAUNCH=srun starts every program by `srun -n RANKS`, not mpirun. Every lesson starts in a fresh folder with course.in and the token file
-of lesson 1. Blocks of a lesson:
+check.py BUILD [LESSON...]: numbers or names; none: all. LAUNCH=srun starts every program by `srun -n RANKS`, not mpirun.
+Every lesson starts in a fresh folder with course.in and the token file of lesson 1. Blocks of a lesson:
   ```ini NAME           a file that the student writes
   ```sh                 commands, run one after the other as they stand
 and after a block, in comments that the reader does not see, what must be true:
@@ -58,8 +58,9 @@ class Lesson:
         self.output = ""
         commands = [c for c in re.sub(r"\\\n\s*", "", block).split("\n") if c.strip() and not c.startswith("#")]
         for i, command in enumerate(commands):
-            done = subprocess.run(["bash", "-c", launched(command, self.environment.get("LAUNCH"))], cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            done = subprocess.run(["bash", "-c", launched(command, self.environment.get("LAUNCH"))], cwd=self.folder,
+                                  env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, check=False)
             self.output += done.stdout
             wanted = code if i + 1 == len(commands) else 0
             if done.returncode != wanted:
