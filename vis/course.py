@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Draws the pictures of doc/course/ from runs: python3 vis/course.py FOLDER OUT, where FOLDER is the student's after the lessons
-(course.in, data/harbour.h5, runs/...). Draws each picture whose runs are there, and names those that it leaves out. Needs
-matplotlib and h5py (jobscripts/workstation.sh makes build/venv with them). Exit codes: 0 done; 1 nothing could be drawn."""
+(course.in, data/harbour.h5, runs/...) and OUT a folder, made if it is not there. Draws each picture whose runs are there, and
+names those that it leaves out. Needs matplotlib and h5py (jobscripts/workstation.sh makes build/venv with them).
+Exit codes: 0 done; 1 nothing could be drawn; 2 wrong arguments; 4 a package is missing."""
 import json
 import pathlib
 import re
@@ -9,16 +10,15 @@ import subprocess
 import sys
 
 try:
+    import h5py
     import matplotlib
 
-    import h5py
-except ImportError as missing:
-    print(f"course.py: {missing}\n  The pictures need matplotlib and h5py: apt-get install python3-matplotlib python3-h5py, or pip install matplotlib h5py.",
-          file=sys.stderr)
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+except ImportError as error:
+    print(f"course.py: {error}\n  The pictures need matplotlib and h5py: use build/venv/bin/python3 (jobscripts/workstation.sh makes "
+          "it), apt-get install python3-matplotlib python3-h5py, or pip install matplotlib h5py.", file=sys.stderr)
     sys.exit(4)
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
 
 from loss_curve import read_run  # noqa: E402
 
@@ -139,7 +139,11 @@ GANTT = {"06_1f1b": "1f1b"}
 
 
 def main():
+    if len(sys.argv) != 3 or not pathlib.Path(sys.argv[1]).is_dir():
+        print(__doc__, file=sys.stderr)
+        return 2
     folder, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    out.mkdir(parents=True, exist_ok=True)
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "course", "font.size": 9, "axes.edgecolor": GREY})
     drawn = 0
     for name, draw in PICTURES.items():

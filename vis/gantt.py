@@ -6,8 +6,8 @@
     python3 vis/gantt.py runs/a --kernels            # instead, the kernels that took most of a GPU's time
 
 The upper part of a row is what the rank computes or waits for, the lower part are the transfers that
-are under way meanwhile. A run is its folder or a trace.json.gz. Needs matplotlib (Debian:
-python3-matplotlib).
+are under way meanwhile. A run is its folder or a trace.json.gz. A picture needs matplotlib (Debian:
+python3-matplotlib). Exit codes: 0 done; 1 the timeline cannot be drawn; 4 matplotlib is missing.
 """
 import argparse
 import collections
@@ -15,12 +15,6 @@ import gzip
 import json
 import pathlib
 import sys
-
-try:
-    import matplotlib
-except ImportError as missing:
-    print(f"gantt.py: {missing}\n  The chart needs matplotlib: apt-get install python3-matplotlib, or pip install matplotlib.", file=sys.stderr)
-    sys.exit(4)
 
 # Kinds of bars: colour, hatch. The order is that of the legend. All stand out from a dark ground, too.
 BARS = {
@@ -40,6 +34,7 @@ BARS = {
 TRANSFERS = {"tensor": "#ddaa33", "data": "#138a77", "shard": "#44bb99", "pipeline": "#5570d8",
              "context": "#55aadd", "embedding": "#a8489a", "key/value": "#ee8866",
              "replica": "#808890", "world": "#a3573a"}
+NO_PACKAGES = 4          # exit code
 BAR, LINE = 0.62, 0.14   # heights of a row's two parts; a row is 1
 NARROWEST = 1 / 3000     # of the picture's width; what is narrower joins its neighbour
 LETTER = 1 / 130         # of the picture's width, of a number in a bar
@@ -224,11 +219,13 @@ def last_whole_step(ranks, other):
     raise ValueError("the timeline holds no whole step")
 
 
-def legend(figure, kinds, groups):
+def legend(figure, kinds, groups, chunks):
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=colour, hatch=hatch, edgecolor="#b0b0b0" if hatch else "none",
                      label=kind) for kind, (colour, hatch) in BARS.items() if kind in kinds]
+    if chunks > 1:
+        handles.append(Patch(facecolor=BARS["forward"][0], alpha=0.7, label="paler: the rank's next chunk"))
     handles += [Patch(facecolor=TRANSFERS[group], label=f"{group} group, under way")
                 for group in TRANSFERS if group in groups]
     figure.legend(handles=handles, loc="lower center", ncol=min(5, len(handles)), fontsize=8,
@@ -279,7 +276,7 @@ def draw(path, ranks=64, step=None, trace=None):
     schedule = f", {other['schedule']}" if other.get("stages", 1) > 1 else ""
     count = "" if len(shown) == other["ranks"] else f"; {len(shown)} of {other['ranks']} ranks"
     figure.suptitle(f"Step {step}: {other['grid']}{schedule}{count}", fontsize=10)
-    rows = legend(figure, kinds, groups)
+    rows = legend(figure, kinds, groups, 1 + max((bar[4] for bar in all_bars), default=0))
     figure.subplots_adjust(left=0.08, right=0.88, top=1 - 0.55 / height,
                            bottom=(0.55 + 0.2 * rows) / height)
     return figure
@@ -298,7 +295,13 @@ def main():
             print("\n".join(kernel_lines(*read(arguments.run))))
         except (ValueError, OSError) as error:
             raise SystemExit(f"gantt.py: {error}") from error
-        return
+        return 0
+    try:
+        import matplotlib
+    except ImportError as error:
+        print(f"gantt.py: {error}\n  The picture needs matplotlib: use build/venv/bin/python3 (jobscripts/workstation.sh makes it), "
+              "apt-get install python3-matplotlib, or pip install matplotlib.", file=sys.stderr)
+        return NO_PACKAGES
     matplotlib.use("Agg")
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "gantt"})  # texts stay texts
     run = pathlib.Path(arguments.run)
@@ -309,7 +312,8 @@ def main():
     except (ValueError, OSError) as error:
         raise SystemExit(f"gantt.py: {error}") from error
     print(str(output).encode(errors="replace").decode())
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

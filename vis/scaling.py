@@ -49,8 +49,8 @@ def main():
                 pathlib.Path(arguments.latex).write_text(text, encoding="utf-8")
                 print(arguments.latex)
     except ImportError as error:
-        print(f"scaling.py: {error}\n  The figure needs matplotlib: apt-get install python3-matplotlib, or pip install matplotlib.",
-              file=sys.stderr)
+        print(f"scaling.py: {error}\n  The figure needs matplotlib: use build/venv/bin/python3 (jobscripts/workstation.sh makes it), "
+              "apt-get install python3-matplotlib, or pip install matplotlib.", file=sys.stderr)
         return NO_PACKAGES
     except (OSError, ValueError) as error:
         print(f"scaling.py: error: {error}", file=sys.stderr)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Runs lessons of the course as a student would, and compares what comes out with what the lesson says.
-check.py BUILD [LESSON...]: numbers or names; none: all. Every lesson starts in a fresh folder with course.in and the token file
-of lesson 1. Blocks of a lesson:
+"""Runs lessons of the course, and compares what comes out with what the lesson says. The PATH begins with the program's folder and
+this Python's, as the course's README says; ranks have one thread each unless OMP_NUM_THREADS says otherwise.
+check.py BUILD [LESSON...]: numbers or names; none: all. LAUNCH=srun starts every program by `srun -n RANKS`, not mpirun.
+Every lesson starts in a fresh folder with course.in and the token file of lesson 1. Blocks of a lesson:
   ```ini NAME           a file that the student writes
   ```sh                 commands, run one after the other as they stand
 and after a block, in comments that the reader does not see, what must be true:
@@ -22,6 +23,7 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+PROGRAM = re.compile(r"(?:mpirun -n (\d+) )?\btrireme (?=-[ir] )")
 STEP = re.compile(r"^```(sh|ini \S+)\n(.*?)^```|<!-- (see|same|says|fails) (.*?) -->", re.M | re.S)
 
 
@@ -35,6 +37,11 @@ def number(folder, file, path):
             key, wanted = choice.rstrip("]").split("=")
             value = next(each for each in value if str(each[key]) == wanted)
     return float(value)
+
+
+def launched(command, launch):
+    """The command with its programs started by `launch` -n RANKS; launch empty: as it stands."""
+    return PROGRAM.sub(lambda found: f"{launch} -n {found[1] or 1} trireme ", command) if launch else command
 
 
 class Lesson:
@@ -51,8 +58,9 @@ class Lesson:
         self.output = ""
         commands = [c for c in re.sub(r"\\\n\s*", "", block).split("\n") if c.strip() and not c.startswith("#")]
         for i, command in enumerate(commands):
-            done = subprocess.run(["bash", "-c", command], cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            done = subprocess.run(["bash", "-c", launched(command, self.environment.get("LAUNCH"))], cwd=self.folder,
+                                  env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, check=False)
             self.output += done.stdout
             wanted = code if i + 1 == len(commands) else 0
             if done.returncode != wanted:
@@ -101,7 +109,8 @@ def main():
     if not pages:
         sys.exit(f"no lesson {' '.join(wanted)}")
     environment = {**os.environ, "PATH": f"{build}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
-                   "TRIREME": str(HERE.parent.parent), "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                   "TRIREME_SHARE": str(HERE.parent.parent), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+                   "OMPI_ALLOW_RUN_AS_ROOT": "1",
                    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
                    "OMPI_MCA_mpi_yield_when_idle": "1"}
     faults = 0

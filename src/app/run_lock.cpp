@@ -265,8 +265,8 @@ Error HeldBy(const std::string& lock, const Holder& holder, const Holder& self, 
           "{}: another job {} this run folder: {}{}", FolderOf(lock),
           runs ? "uses" : "may still use", Describe(holder),
           runs ? "" : fmt::format(" (host {} cannot tell whether it still runs)", self.host)),
-      fmt::format("Wait until it has ended, end it, or choose another folder (job.output). If it "
-                  "is known to be gone, remove {}.",
+      fmt::format("Wait until it has ended, end it, or choose another job.name or job.output. "
+                  "If it is known to be gone, remove {}.",
                   lock));
 }
 

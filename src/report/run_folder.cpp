@@ -116,12 +116,13 @@ void CheckRunFolder(const std::string& folder, bool resume) {
   const fs::path run(folder);
   std::error_code ignored;
   if (fs::exists(run, ignored) && !fs::is_directory(run, ignored)) {
-    throw InputError(folder + ": is a file, not a folder", "choose another job.output");
+    throw InputError(folder + ": is a file, not a folder", "choose another job.name or job.output");
   }
   if (resume) return;
   if (HoldsCheckpoint(run / "checkpoints")) {
-    throw InputError(folder + ": holds a run already",
-                     fmt::format("continue it with -r {}, or choose another job.output", folder));
+    throw InputError(
+        folder + ": holds a run already",
+        fmt::format("continue it with -r {}, or choose another job.name or job.output", folder));
   }
   for (const char* const name : {"deck.in", "log.txt", "metrics.jsonl", "summary.json"}) {
     // Replacing an empty file, a pipe or a device loses nothing.

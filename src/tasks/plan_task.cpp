@@ -373,8 +373,9 @@ void PrintPlan(const app::DeckOptions& options, const deck::Deck& deck) {
              report::Counted(machine.stream.threads, "thread"),
              gpu ? gpu->Context().name : device::NameOf(machine.stream.Where()),
              device::NameOf(options.machine.precision));
-  Say("{}valid: planned for ranks that need not be there; nothing was written",
-      train::Describe(plan));
+  fmt::print("{}", train::Describe(plan));
+  for (const std::string& odd : train::Oddities(plan)) fmt::print("warning: {}\n", odd);
+  Say("valid: planned for ranks that need not be there; nothing was written");
 }
 
 }  // namespace

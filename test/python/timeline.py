@@ -207,7 +207,19 @@ def check_windows(root):
     expect(losses(root / "blocked") == losses(root / "over"), "a failure to write changes numbers")
 
 
-def check_picture(folder, root):
+def check_no_matplotlib(folder, root):
+    """The scripts say what helps where matplotlib is missing."""
+    missing = root / "missing/matplotlib"
+    missing.mkdir(parents=True)
+    (missing / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'matplotlib'\")\n")
+    for script, *arguments in (("gantt.py", folder), ("course.py", root, root / "pictures")):
+        done = subprocess.run([sys.executable, pathlib.Path(GANTT).with_name(script), *arguments],
+                              env={**os.environ, "PYTHONPATH": str(missing.parent)}, capture_output=True, text=True, check=False)
+        expect(done.returncode == 4 and "build/venv/bin/python3" in done.stderr and "Traceback" not in done.stderr,
+               f"{script} without matplotlib: {done.returncode}, {done.stderr}")
+
+
+def check_picture(folder, root, interleaved):
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -228,6 +240,9 @@ def check_picture(folder, root):
     gantt.draw(folder)
     Figure.legend = legend
     expect(asked and "ncols" not in asked[0], f"options of the legend are {asked}")
+    for run_folder in filter(None, (folder, interleaved)):
+        words = [text.get_text() for text in gantt.draw(run_folder).legends[0].get_texts()]
+        expect(any("chunk" in word for word in words) == (run_folder == interleaved), f"the legend of {run_folder}: {words}")
     broken = root / "torn"
     broken.mkdir()
     (broken / "trace.json.gz").write_bytes((folder / "trace.json.gz").read_bytes()[:1000])
@@ -255,7 +270,8 @@ def main():
             expect(losses(root / f"{layout}_plain") == losses(folders[layout]), f"{layout}: a timeline changes losses")
         if "pipeline4" in folders:
             check_checker(folders["pipeline4"], root)
-            check_picture(folders["pipeline4"], root)
+            check_no_matplotlib(folders["pipeline4"], root)
+            check_picture(folders["pipeline4"], root, folders.get("interleaved"))
         if len(sys.argv) == 4:
             check_windows(root)
     print("all timelines are in order")

@@ -26,6 +26,9 @@ for question in --help --version --help-deck "-i deck.in -n" "-i deck.in -v grid
   [[ $code == 1 ]] || fail "$question: exit code $code with standard output on a full disk"
   says_once "error: standard output: No space left on device"
 done
+# A plan warns as the run would.
+run 0 "$TRIREME" -i deck.in -v grid.ranks=9 data.batch=6
+says_once "warning: 9 data ranks share data.batch = 6: 3 of them have nothing to do"
 run 2 "$TRIREME" deck.in
 says "A deck goes after -i"
 run 2 "$TRIREME" --help-deck chekpoint

@@ -260,7 +260,7 @@ void CheckStart(const app::Request& request, const comm::Communicator& world) {
     std::error_code ignored;
     if (!fs::exists(fs::path(folder) / name, ignored)) return;
     throw InputError(fmt::format("{}: holds a {} already", folder, name),
-                     "Remove the folder, or choose another job.output.");
+                     "Remove the folder, or choose another job.name or job.output.");
   };
   refuse_one_with(kTable);
   report::CheckRunFolder(folder, false);  // refuses a run's folder; below, any deck.in

@@ -269,7 +269,7 @@ TEST_F(RunFolder, IsRefusedWhenItHoldsARun) {
   PrepareRunFolder(In("a"), false, "first");
   std::filesystem::create_directory(In("a/checkpoints/step_00000010"));
   ExpectRefused(In("a"), In("a") + ": holds a run already\n  continue it with -r " + In("a") +
-                             ", or choose another job.output");
+                             ", or choose another job.name or job.output");
   EXPECT_EQ(ReadBytes(In("a/deck.in")), MarkEnds("first"));
   EXPECT_THROW(CheckRunFolder(In("a"), false), Error);
   EXPECT_NO_THROW(CheckRunFolder(In("a"), true));
