@@ -449,7 +449,7 @@ void UseGpu(const Request& request, const Device& device, const device::MemoryTe
   device::MemoryTerms rest = planned;
   rest.communicators = 0;
   comm::NodeDemand demand = comm::DemandOf(world.SplitNode(), rest, device.stream);
-  demand.available.source += fmt::format(" beside {}'s communicators (planned: {} MiB a rank)",
+  demand.available.source += fmt::format(" beside {}'s communicators (planned: {} MiB per rank)",
                                          comm::GpuTransferLibrary(), planned.communicators >> 20);
   world.Together([&] { comm::CheckNodeMemory(demand, grid, request.parallel.canonical.On()); });
 }

@@ -263,7 +263,7 @@ GpuChoice ChooseGpu(const comm::Runtime& runtime, const device::Options& options
         "run.share_device",
         fmt::format("{} ranks of this node have {} GPU{}: {} of them would share one", node.Size(),
                     ranks.size(), ranks.size() == 1 ? "" : "s", most->second),
-        "Start one rank a GPU, or say run.share_device = yes: transfers then pass through the "
+        "Start one rank per GPU, or say run.share_device = yes: transfers then pass through the "
         "host, which is slow; with nccl they go through NCCL 2.30 or newer.");
   });
   return choice;

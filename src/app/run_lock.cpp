@@ -226,7 +226,7 @@ std::vector<Holder> ReadChain(const std::string& lock, bool* unreadable = nullpt
        next = ReadLock(AfterName(lock, chain.back()), lock, unreadable)) {
     chain.push_back(*next);
     if (chain.size() <= kLongestChain) continue;
-    throw InputError(fmt::format("{}: the lock of the run folder has no end", lock),
+    throw InputError(fmt::format("{}: the lock of the run folder is cut off", lock),
                      fmt::format("Make sure that no job uses the folder, then remove {}.", lock));
   }
   return chain;

@@ -112,7 +112,7 @@ void Check(const DeckOptions& options, const deck::Deck& deck) {
   const Task task = options.job.task;
   refuse(task != Task::kTrain && task != Task::kEvaluate && task != Task::kGenerate &&
              task != Task::kVerify && task != Task::kPlan && task != Task::kScaling,
-         "job.task", "models that translate have no such task",
+         "job.task", "encoder-decoder models have no such task",
          "Use job.task = train, evaluate, generate, verify, plan or scaling, or model.kind = "
          "decoder.");
   refuse(!options.data.mixture.empty(), "data.mixture", "files of pairs are not mixed",
@@ -123,8 +123,8 @@ void Check(const DeckOptions& options, const deck::Deck& deck) {
          "Use data.staging = shared_memory.");
   refuse(options.training.on_spike == train::OnSpike::kRollback, "run.on_spike",
          "batches of pairs have one order, and none is skipped", "Use run.on_spike = report.");
-  refuse(options.data.stride != options.data.sequence_length, "data.stride", "pairs are no windows",
-         "Leave this key out.");
+  refuse(options.data.stride != options.data.sequence_length, "data.stride",
+         "pairs of texts are not cut into windows", "Leave this key out.");
 }
 
 // True for tasks whose plan depends on the batches of the training split.

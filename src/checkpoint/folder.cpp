@@ -317,7 +317,7 @@ Choice Locate(std::string path) {
       throw InputError(fmt::format("{}: cannot be followed: {}", path, error.message()));
     }
     if (const std::string reason = WhyIncomplete(path); !reason.empty()) {
-      throw InputError(fmt::format("{}: is no complete checkpoint: {}", path, reason),
+      throw InputError(fmt::format("{}: is not a complete checkpoint: {}", path, reason),
                        "take another checkpoint of the run");
     }
     return {.folder = fs::path(path).parent_path().string(), .candidates = {path}, .others = {}};

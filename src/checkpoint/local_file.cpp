@@ -253,7 +253,7 @@ void MakeLocalFolder(const std::string& folder) {
   if (::mkdir(folder.c_str(), kOwnFolder) != 0 && errno != EEXIST) {
     throw RunError(fmt::format("{}: cannot be created: {}", folder, ErrorText(errno)));
   }
-  if (!IsOwnFolder(folder)) throw RunError(fmt::format("{}: is no folder of this user", folder));
+  if (!IsOwnFolder(folder)) throw RunError(fmt::format("{}: is not a folder of this user", folder));
 }
 
 std::vector<std::string> ListLocal(const std::string& folder) {

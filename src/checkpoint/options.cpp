@@ -90,7 +90,7 @@ void Bind(deck::Keys keys, Options& o) {
 
 void CheckLocal(const std::string& folder, const deck::Deck& deck) {
   if (folder.empty() || folder.front() == '/') return;
-  throw deck.Complain("checkpoint.local", "'" + folder + "' is no absolute path",
+  throw deck.Complain("checkpoint.local", "'" + folder + "' is not an absolute path",
                       "Give a path that is there on each node, such as /tmp/checkpoints.");
 }
 

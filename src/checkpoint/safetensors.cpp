@@ -201,7 +201,7 @@ Segment ParseSegment(const nlohmann::json& item, std::int64_t at, std::int64_t f
       std::from_chars(digits.data(), digits.data() + digits.size(), segment.hash, 16);
   if (error != std::errc() || end != digits.data() + digits.size() ||
       digits.size() != kHashDigits) {
-    throw InputError(fmt::format("{}: {} is no hexadecimal hash of {} digits", where,
+    throw InputError(fmt::format("{}: {} is not a hexadecimal hash of {} digits", where,
                                  deck::Brief(item[2]), kHashDigits));
   }
   return segment;

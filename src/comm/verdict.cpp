@@ -169,7 +169,7 @@ std::string Mismatches(const std::vector<RankTable>& ranks) {
     const auto key = std::pair(rank.waiting->group, rank.waiting->sequence);
     const auto [found, is_new] = first.emplace(key, &rank);
     if (is_new || found->second->waiting->call == rank.waiting->call) continue;
-    text += fmt::format("\n  {} is in {}, but {} in {}: the ranks have parted", NameOf(rank),
+    text += fmt::format("\n  {} is in {}, but {} in {}: the ranks have diverged", NameOf(rank),
                         DescribeCall(*rank.waiting), NameOf(*found->second),
                         DescribeCall(*found->second->waiting));
   }

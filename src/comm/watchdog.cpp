@@ -378,7 +378,7 @@ void Watchdog::Watch(const std::stop_token& stop) {
       Alarm(fmt::format("a process of the job has ended by itself (process {})", gone), true);
     }
     if (Expired(elapsed)) {
-      Alarm(fmt::format("nothing has come forward for {:.1f} s (run.hang_timeout)", idle_), false);
+      Alarm(fmt::format("nothing has progressed for {:.1f} s (run.hang_timeout)", idle_), false);
     }
     if (SessionHasFiles()) Alarm("another node has raised an alarm", false);
   }
@@ -465,7 +465,7 @@ void Watchdog::Answer() {
     if (!IsGone(state.letter) && !IsStopped(state.letter)) continue;
     if (!visible_[static_cast<std::size_t>(leader - 1)] || memory.node->over.load()) continue;
     if (memory.node->claim.compare_exchange_strong(leader, memory.rank + 1)) {
-      Lead("nothing comes forward any more", false);
+      Lead("nothing progresses any more", false);
     }
   }
   ::_exit(1);

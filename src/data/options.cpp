@@ -414,7 +414,7 @@ std::vector<ValidationFile> ReadValidation(const std::string& text, const deck::
                        std::string(deck::Trimmed(entry.substr(colon + 1)))};
     if (!IsName(set.name)) {
       throw deck.Complain(kValidationKey,
-                          fmt::format("'{}' is no name of letters, digits, '_', '-' and '.'",
+                          fmt::format("'{}' is not a name of letters, digits, '_', '-' and '.'",
                                       deck::Shown(set.name)),
                           kForm);
     }

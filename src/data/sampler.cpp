@@ -138,9 +138,10 @@ void Sampler::CheckOrigin() const {
                                  origin.sources.size(), sources_.size()));
   }
   if (origin.step <= kMostSteps && origin.targets <= kMostTargets && !far) return;
-  throw InputError(fmt::format(
-      "sampler: step {}, next_sample {} and {} tokens seen are no position of a run of {} windows",
-      origin.step, origin.sample, origin.targets, windows_));
+  throw InputError(
+      fmt::format("sampler: step {}, next_sample {} and {} tokens seen are not a position of a run "
+                  "of {} windows",
+                  origin.step, origin.sample, origin.targets, windows_));
 }
 
 void Sampler::SetOut() {

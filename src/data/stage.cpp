@@ -70,7 +70,7 @@ void* TokenMemory::AllocateShared(const comm::Communicator& world) {
         fmt::format("data.staging = shared_memory: {} of tokens for the {} ranks of a node: {}",
                     Mebibytes(bytes_), node_.Size(), ErrorText(shared_->Error())),
         comm::RoomForSharedMemory() +
-            " data.staging = none keeps a copy a rank instead, data.staging = stream none.");
+            " data.staging = none keeps a copy per rank instead, data.staging = stream none.");
   });
   return shared_->Data();
 }

@@ -111,7 +111,7 @@ void TokenCodec::EncodePieces(std::string_view text, std::vector<std::int32_t>& 
     }
     if (found == ids_.end()) {
       throw InputError(
-          fmt::format("'{}' is no numeral from byte {} on", text, at),
+          fmt::format("'{}' is not a numeral from byte {} on", text, at),
           "A source is as '<de> 342 117', '<en> einundzwanzig', '<digits> forty-two'.");
     }
     ids.push_back(found->second);

@@ -94,7 +94,7 @@ Error CannotCreate(const std::string& path, const std::string& reason, const std
 }
 
 Error InTheWay(const std::string& path, const std::string& key) {
-  return InputError(path + ": this file is in the way, and is no unfinished file of ours",
+  return InputError(path + ": this file is in the way, and is not an unfinished file of Trireme's",
                     fmt::format("Move it away, or let {} name another.", key));
 }
 

@@ -199,7 +199,7 @@ Listing FromText(const std::string& text, const std::string& path) {
     listed.contents.bytes = file.Integer("bytes");
     if (listed.name.find('/') != std::string::npos) {
       throw InputError(
-          fmt::format("{}: files: name: {} is no plain name", path, deck::Shown(listed.name)));
+          fmt::format("{}: files: name: {} is not a plain name", path, deck::Shown(listed.name)));
     }
     static_cast<void>(file.Object("metadata"));
     const deck::JsonObject metadata(each.at("metadata"), path + ": metadata");

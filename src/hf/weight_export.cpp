@@ -247,7 +247,7 @@ class ShareWriter {
     char* const bytes = Room(scratch.bytes, piece.count * size);
     const std::int64_t bad = Narrow(type, scratch.piece.data(), piece.count, stored, bytes);
     if (bad != kAllFinite) {
-      throw InputError(fmt::format("tensor {}: element {} is no finite {} number", to.name,
+      throw InputError(fmt::format("tensor {}: element {} is not a finite {} number", to.name,
                                    piece.at + bad, to.dtype),
                        "Choose hf.dtype = fp32 or bf16, whose range is that of fp32.");
     }

@@ -510,7 +510,7 @@ void CheckNumbers(const deck::Deck& deck, const Options& o, const std::string& k
         number("model.rope_beta_slow", &Options::rope_beta_slow, yarn),
         number("model.rope_attention_factor", &Options::rope_attention_factor, yarn)}) {
     if (each.given && !each.read) {
-      throw deck.Complain(each.key, fmt::format("is no number of {} = {}", kKey, kind),
+      throw deck.Complain(each.key, fmt::format("is not a number of {} = {}", kKey, kind),
                           "Leave it out, or choose the scaling that it belongs to.");
     }
     if (each.read && each.needed && !each.given) {

@@ -165,7 +165,7 @@ void CheckStages(const deck::Deck& deck, const Options& o, const comm::GridShape
   if (chunks > 1 && most / stages >= 2) {
     fits = fmt::format("pipeline.chunks = {} or less", most / stages);
   } else if (chunks > 1) {
-    fits = "pipeline.schedule = 1f1b with one chunk a stage" +
+    fits = "pipeline.schedule = 1f1b with one chunk per stage" +
            (most >= stages ? std::string() : " and " + fits);
   }
   throw deck.Complain(

@@ -107,13 +107,13 @@ PipelineShape MakePipelineShape(const Options& options, const deck::Deck& deck, 
                         "Set grid.pipeline to 2 or more, or choose another schedule.");
   }
   if (interleaved && shape.chunks == 1) {
-    throw deck.Complain("pipeline.chunks", "interleaved needs several parts of the model a stage",
+    throw deck.Complain("pipeline.chunks", "interleaved needs several parts of the model per stage",
                         "Choose 2 or more.");
   }
   if (!interleaved && shape.chunks > 1) {
     throw deck.Complain(
         "pipeline.chunks",
-        fmt::format("schedule {} has one part of the model a stage", NameOf(shape.kind)),
+        fmt::format("schedule {} has one part of the model per stage", NameOf(shape.kind)),
         "Choose pipeline.schedule = interleaved, or leave pipeline.chunks out.");
   }
   return shape;

@@ -171,8 +171,8 @@ int PaddedMicroBatches(const PipelineShape& shape, int count) {
 std::vector<Task> MakeSchedule(const PipelineShape& shape, int stage) {
   if (shape.kind == ScheduleKind::kInterleaved) return Interleaved(shape, stage);
   if (shape.chunks != 1) {
-    throw RunError(
-        fmt::format("schedule {} has one chunk a stage, not {}", NameOf(shape.kind), shape.chunks));
+    throw RunError(fmt::format("schedule {} has one chunk per stage, not {}", NameOf(shape.kind),
+                               shape.chunks));
   }
   return OneChunk(shape, stage);
 }

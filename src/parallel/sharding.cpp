@@ -229,7 +229,7 @@ class UnitPieces {
     for (const kernels::Unit& unit : registry.Units()) {
       const bool held = unit.range.Size() > 0;
       if (held && (next == pieces.size() || pieces[next].range.begin != unit.range.begin)) {
-        ThrowBug(unit.name + " is no piece of its own");
+        ThrowBug(unit.name + " is not a piece of its own");
       }
       numbers_.push_back(held ? static_cast<int>(next++) : kNone);
     }

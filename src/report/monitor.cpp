@@ -395,9 +395,9 @@ std::string BannerText(const BannerFacts& facts) {
   add("kernels", facts.kernels);
   add("links", facts.links);
   if (!facts.memory.empty()) {
-    add("memory", (facts.memory_differs ? "largest rank: " : "a rank: ") + MemoryText(facts));
+    add("memory", (facts.memory_differs ? "largest rank: " : "per rank: ") + MemoryText(facts));
   }
-  if (facts.roof_flops > 0) add("roof", RoofText(facts.roof_flops) + " a rank (measured)");
+  if (facts.roof_flops > 0) add("roof", RoofText(facts.roof_flops) + " per rank (measured)");
   return text;
 }
 

@@ -124,7 +124,7 @@ std::string TotalsText(const Record& record, const Tally& session, double elapse
         fmt::format("; {} tokens/s", WithThousands(std::llround(session.tokens / session.seconds)));
   }
   const std::int64_t memory = std::max(session.memory, record.memory_bytes);
-  if (memory > 0) text += fmt::format("; peak memory {} a rank", AsBytes(memory));
+  if (memory > 0) text += fmt::format("; peak memory {} per rank", AsBytes(memory));
   return text;
 }
 
@@ -161,9 +161,9 @@ std::string LossText(const Losses& losses) {
 // The line about gathers of sharded parameters; empty if there were none.
 std::string GathersText(const Gathers& gathers, std::int64_t steps) {
   if (!(gathers.count > 0) || steps == 0) return {};
-  return fmt::format("{:.1f} a step and rank, of sharded parameters; {:.1f}% complete when needed",
-                     gathers.count / static_cast<double>(steps),
-                     100 * gathers.ready / gathers.count);
+  return fmt::format(
+      "{:.1f} per step and rank, of sharded parameters; {:.1f}% complete when needed",
+      gathers.count / static_cast<double>(steps), 100 * gathers.ready / gathers.count);
 }
 
 }  // namespace

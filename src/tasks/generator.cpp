@@ -360,7 +360,7 @@ std::vector<Prompt> ReadPrompts(const app::Request& request, const comm::Communi
     if (file) whole << file.rdbuf();
     if (!file) {
       throw request.deck.Complain("generate.file", "cannot be read: " + ErrorText(errno),
-                                  "It holds one JSON object a line.");
+                                  "It holds one JSON object per line.");
     }
     return whole.str();
   });
@@ -369,7 +369,7 @@ std::vector<Prompt> ReadPrompts(const app::Request& request, const comm::Communi
     prompts = ParsePrompts(text, options.file, options);
     if (!prompts.empty()) return;
     throw request.deck.Complain("generate.file", "there is no prompt in it",
-                                "It holds one JSON object a line: {\"prompt\": \"...\"}.");
+                                "It holds one JSON object per line: {\"prompt\": \"...\"}.");
   });
   return prompts;
 }

@@ -48,14 +48,14 @@ PeakMemory PeakOf(const comm::Communicator& world, std::int64_t program,
           .texts = world.Max(texts)};
 }
 
-// Prints what is converted and the memory it takes: "memory  a rank: program 41 MiB + buffers 76
+// Prints what is converted and the memory it takes: "memory  per rank: program 41 MiB + buffers 76
 // MiB + one tensor 9.0 MiB = 126 MiB (132120576 bytes)".
 void SayModel(const std::string& path, hf::Family family, const model::Options& model,
               std::int64_t bytes, const hf::Listing& listing, const PeakMemory& memory) {
   using report::AsBytes;
   Say("model   {}: {}, {}\nweights {} in {}", path, hf::NameOf(family), train::DescribeModel(model),
       AsBytes(bytes), report::Counted(std::ssize(listing.files), "file"));
-  Say("memory  a rank: program {} + buffers {}{}{} = {} ({} bytes)", AsBytes(memory.program),
+  Say("memory  per rank: program {} + buffers {}{}{} = {} ({} bytes)", AsBytes(memory.program),
       AsBytes(memory.buffers),
       memory.tensor > 0 ? fmt::format(" + one tensor {}", AsBytes(memory.tensor)) : "",
       memory.texts > 0 ? fmt::format(" + other files {}", AsBytes(memory.texts)) : "",

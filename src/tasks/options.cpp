@@ -180,11 +180,11 @@ std::vector<int> ReadRanks(const std::string& list, const deck::Deck& deck) {
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), count);
     if (error != std::errc() || end != part.data() + part.size() || count < 1 ||
         count > comm::kMostRanks) {
-      throw deck.Complain("scaling.ranks", fmt::format("'{}' is no number of ranks", part),
+      throw deck.Complain("scaling.ranks", fmt::format("'{}' is not a number of ranks", part),
                           "Give numbers with commas between them: 1,2,4,8.");
     }
     if (std::find(ranks.begin(), ranks.end(), count) != ranks.end()) {
-      throw deck.Complain("scaling.ranks", fmt::format("{} stands there twice", count),
+      throw deck.Complain("scaling.ranks", fmt::format("{} is listed twice", count),
                           "Name each number of ranks once; scaling.repeats says how often each "
                           "is measured.");
     }
@@ -201,9 +201,10 @@ std::vector<ScalingKind> ReadKinds(const std::string& list, const deck::Deck& de
     const ScalingKind kind = strong ? ScalingKind::kStrong : ScalingKind::kWeak;
     const bool twice = std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
     if ((!strong && part != NameOf(ScalingKind::kWeak)) || twice) {
-      throw deck.Complain("scaling.kind",
-                          fmt::format("'{}' {}", part, twice ? "stands there twice" : "is no kind"),
-                          "What there is: strong; weak; strong,weak.");
+      throw deck.Complain(
+          "scaling.kind",
+          fmt::format("'{}' {}", part, twice ? "stands there twice" : "is not a kind"),
+          "What there is: strong; weak; strong,weak.");
     }
     kinds.push_back(kind);
   }

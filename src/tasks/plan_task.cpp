@@ -310,7 +310,7 @@ void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool d
       static_cast<int>(options.plan.simulate));
   if (!found.own_refused.empty()) PrintLine("deck", "its own layout: " + found.own_refused);
   if (found.rows.empty()) {
-    throw InputError(fmt::format("plan: none of {} layouts fits {} of {} a rank",
+    throw InputError(fmt::format("plan: none of {} layouts fits into {} of {} per rank",
                                  report::WithThousands(found.looked_at),
                                  report::AsBytes(machine.memory_bytes), machine.title),
                      "Plan for more nodes (plan.nodes), or a smaller model.");

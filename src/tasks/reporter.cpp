@@ -310,9 +310,9 @@ void Reporter::FindSlowest(report::Record& record) {
   record.seconds_slowest = slowest.seconds;
   const double lost = slowest.seconds - slowest.mean;
   if (lost < kMuch * slowest.mean || lost * steps < kManySeconds) return;
-  const std::string text =
-      fmt::format("rank {} on {} computes {:.3g} s a step, {:.0f}% more than the mean of its stage",
-                  slowest.rank, record.slowest_host, slowest.seconds, 100 * lost / slowest.mean);
+  const std::string text = fmt::format(
+      "rank {} on {} computes {:.3g} s per step, {:.0f}% more than the mean of its stage",
+      slowest.rank, record.slowest_host, slowest.seconds, 100 * lost / slowest.mean);
   loop_.monitor->Line("slowest: " + text);
   loop_.monitor->Happened(
       {.name = "straggler",

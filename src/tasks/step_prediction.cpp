@@ -106,10 +106,10 @@ std::string EnergyLine(const report::Energy& energy) {
   };
   const auto text = [&](std::string_view name) { return find(energy.texts, name, std::string()); };
   std::string line =
-      fmt::format("energy  {} of {}, {} a node", report::WithUnit(number("joules"), "J"),
+      fmt::format("energy  {} of {}, {} per node", report::WithUnit(number("joules"), "J"),
                   text("covers"), report::WithUnit(number("watts_per_node"), "W"));
   if (const double each = number("joules_per_token"); !std::isnan(each)) {
-    line += fmt::format(", {:.3g} J a token", each);
+    line += fmt::format(", {:.3g} J per token", each);
   }
   if (const double busy = number("gpu_utilisation"); !std::isnan(busy)) {
     line += fmt::format("; GPUs {:.0f}% busy, {} of the fullest in use", 100 * busy,

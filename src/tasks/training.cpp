@@ -64,10 +64,10 @@ std::string TrainingData::DescribePairs() const {
     return report::WithThousands(Pairs()->Pairs(split));
   };
   const data::PairBatches& batches = step_.Pairs();
-  std::string text =
-      fmt::format("{}: {} / {} / {} pairs; {} an epoch, {:.1f}% padding", FileName(Tokens().Path()),
-                  pairs(data::Split::kTrain), pairs(data::Split::kValid), pairs(data::Split::kTest),
-                  report::Counted(batches.StepsPerEpoch(), "step"), 100 * batches.PaddedShare());
+  std::string text = fmt::format(
+      "{}: {} / {} / {} pairs; {} per epoch, {:.1f}% padding", FileName(Tokens().Path()),
+      pairs(data::Split::kTrain), pairs(data::Split::kValid), pairs(data::Split::kTest),
+      report::Counted(batches.StepsPerEpoch(), "step"), 100 * batches.PaddedShare());
   if (batches.LeftOut() > 0) {
     text += fmt::format("; {} of more than {} tokens left out",
                         report::Counted(batches.LeftOut(), "pair"), plan_.model.length);
@@ -79,8 +79,8 @@ std::string TrainingData::Describe() const {
   if (Pairs() != nullptr) return DescribePairs();
   const std::vector<data::MixtureFile>& files = options_.mixture;
   const std::string order = fmt::format(
-      "{} of {}, {} an epoch{}", report::Counted(Samples().Windows(), "window"), plan_.model.length,
-      report::Counted(Samples().StepsPerEpoch(), "step"),
+      "{} of {}, {} per epoch{}", report::Counted(Samples().Windows(), "window"),
+      plan_.model.length, report::Counted(Samples().StepsPerEpoch(), "step"),
       train::DescribeMasks(plan_.model.document_mask, corpus_.HasMask(data::Split::kTrain)));
   const std::string valid = report::WithThousands(Tokens().Size(data::Split::kValid));
   const std::string test = report::WithThousands(Tokens().Size(data::Split::kTest));
@@ -94,7 +94,7 @@ std::string TrainingData::Describe() const {
     const auto source = static_cast<std::int64_t>(i);
     const auto quota = static_cast<double>(Samples().QuotaOf(source));
     text += fmt::format(
-        "{} {:.3g}% ({} tokens, {:.3g} times an epoch) + ", NameIn(files, i),
+        "{} {:.3g}% ({} tokens, {:.3g} times per epoch) + ", NameIn(files, i),
         100 * quota / static_cast<double>(Samples().Windows()),
         report::WithThousands(corpus_.Of(static_cast<int>(i)).Size(data::Split::kTrain)),
         quota / static_cast<double>(Samples().WindowsOf(source)));

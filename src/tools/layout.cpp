@@ -34,9 +34,10 @@ std::string InFolder(const std::string& path) {
   if (fs::exists(records, ignored) || fs::exists(folder / "deck.in", ignored)) {
     return records.string();
   }
-  throw InputError(fmt::format("{}: is no run folder: neither deck.in nor metrics.jsonl is in it",
-                               OneLine(path)),
-                   kGiveFolders);
+  throw InputError(
+      fmt::format("{}: is not a run folder: neither deck.in nor metrics.jsonl is in it",
+                  OneLine(path)),
+      kGiveFolders);
 }
 
 std::string OfRecords(const std::string& path) {
@@ -183,7 +184,7 @@ std::string SpeedText(const Glance& glance) {
   const bool roof = glance.roof_fraction > 0;
   return Joined({WithThousands(std::llround(glance.tokens_per_second)) + " tokens/s",
                  roof ? "roof " + Percent(glance.roof_fraction) : "",
-                 fmt::format("{:.3g} s a step", glance.step_seconds),
+                 fmt::format("{:.3g} s per step", glance.step_seconds),
                  Known(glance.seconds_left) ? "left " + AsClock(glance.seconds_left) : "",
                  glance.bad_steps > 0 ? fmt::format("bad steps {:.0f}", glance.bad_steps) : ""});
 }
@@ -192,7 +193,7 @@ std::string MemoryText(const Glance& glance) {
   std::string text;
   if (glance.memory_bytes > 0) {
     const bool known = !glance.memory_place.empty();
-    text = fmt::format("{} a rank at most{}", Bytes(glance.memory_bytes),
+    text = fmt::format("{} per rank at most{}", Bytes(glance.memory_bytes),
                        known ? fmt::format(" ({})", glance.memory_place) : "");
   }
   const bool gpu = glance.gpu_memory_bytes > 0;
@@ -205,7 +206,7 @@ std::string EnergyText(const Glance& glance) {
   };
   return Joined({with(glance.watts_per_node, "W a node"),
                  Known(glance.joules_per_token)
-                     ? fmt::format("{:.3g} J a token", glance.joules_per_token)
+                     ? fmt::format("{:.3g} J per token", glance.joules_per_token)
                      : "",
                  with(glance.joules, glance.some_joules ? "J (not all known)" : "J"),
                  Known(glance.gpu_utilisation) ? "GPUs " + Percent(glance.gpu_utilisation) : ""});

@@ -511,8 +511,8 @@ std::string RecordLine(std::string_view line) {
         .Add("to ", "loss_max", "{:.4f}")
         .Count("", "tokens_per_second_mean", " tokens/s")
         .Bytes("memory ", "memory_bytes")
-        .Add("", "watts_per_node", "{:.0f} W a node")
-        .Add("", "joules_per_token", "{:.3g} J a token")
+        .Add("", "watts_per_node", "{:.0f} W per node")
+        .Add("", "joules_per_token", "{:.3g} J per token")
         .Add("GPU ", "gpu_utilisation", "{:.0f}%", 100)
         .Line();
   }

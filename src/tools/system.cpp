@@ -89,7 +89,7 @@ Binding BindingOf(const std::vector<std::vector<int>>& cores, std::span<const in
     std::vector<int> list(used.begin(), used.end());
     binding.idle = fmt::format(
         "the ranks of a node may use {} of its {} cores ({}): the others stay idle. Ask for more "
-        "cores a rank (srun --cpus-per-task, mpirun --map-by ppr:1:numa:pe=N), or more ranks",
+        "cores per rank (srun --cpus-per-task, mpirun --map-by ppr:1:numa:pe=N), or more ranks",
         used.size(), online.size(), RangesOf(list));
   }
   return binding;
@@ -186,7 +186,8 @@ std::string FarCard(const std::string& address, std::span<const int> cores, std:
       cores, [&](int core) { return std::ranges::find(near, core) != near.end(); });
   if (!near.empty() && !cores.empty() && none_near) {
     return fmt::format(
-        "GPU {} hangs on cores {} (NUMA node {}), but its rank is bound to cores {}: copies cross "
+        "GPU {} is attached to cores {} (NUMA node {}), but its rank is bound to cores {}: copies "
+        "cross "
         "the sockets. Let the launcher bind ranks to the cores of their GPUs",
         address, RangesOf(near), node, RangesOf(cores));
   }

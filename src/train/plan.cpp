@@ -376,7 +376,7 @@ void CheckLeaves(const Request& request, const parallel::Canonical& canonical) {
   if (!canonical.On() || given % leaf == 0) return;
   const std::int64_t lower = std::max(leaf, given / leaf * leaf);
   throw request.deck.Complain(
-      "data.micro_batch", fmt::format("it is no multiple of the leaf, {} sequences", leaf),
+      "data.micro_batch", fmt::format("it is not a multiple of the leaf, {} sequences", leaf),
       fmt::format("What fits: data.micro_batch = {} or {}.", lower, lower + leaf));
 }
 

@@ -198,8 +198,8 @@ void PrintPlan(const Arguments& arguments, const device::MemoryTerms& memory) {
     if (bytes == 0) continue;
     text += fmt::format("{}{} {}", text.empty() ? "" : " + ", term.name, bytes >> 20);
   }
-  fmt::print("trireme {} {} fits: {} = {} MiB a rank\n", arguments.model, arguments.precision, text,
-             memory.Total() >> 20);
+  fmt::print("trireme {} {} fits: {} = {} MiB per rank\n", arguments.model, arguments.precision,
+             text, memory.Total() >> 20);
 }
 
 void Run(const comm::Runtime& runtime, const Arguments& arguments) {

@@ -28,7 +28,7 @@ exec unshare --uts --mount bash -c 'hostname "\$0" && mount --bind "$scratch/nod
 ON
 chmod +x on
 run 2 "$TRIREME" -i deck.in -n checkpoint.local=local
-says "'local' is no absolute path"
+says "'local' is not an absolute path"
 run 2 "$TRIREME" -i deck.in -n checkpoint.local=/tmp checkpoint.drain_every=3 checkpoint.auto=yes run.mtbf_hours=9
 says "checkpoint.auto = yes chooses the interval"
 keys=(schedule.steps=22 checkpoint.every_steps=4 checkpoint.drain_every=2 checkpoint.keep=0 monitor.validate_every_steps=0

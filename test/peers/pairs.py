@@ -16,7 +16,7 @@ import runs
 
 SEED = 1
 BATCH = 4          # pairs of a step
-TRAIN_PAIRS = 16   # 4 steps an epoch
+TRAIN_PAIRS = 16   # 4 steps per epoch
 STEPS = 8
 EOS = 0
 LENGTH = 16        # longest text that the models take

@@ -24,7 +24,7 @@ MARGIN = 24 * MIB  # between the peak that a task states and its own
 def stated():
     """Peak memory of a rank as the last command stated it."""
     said = pathlib.Path("said").read_text(encoding="utf-8")
-    return int(re.search(r"memory  a rank: program .* = [^(]*\(([0-9,]+) bytes\)", said).group(1).replace(",", ""))
+    return int(re.search(r"memory  per rank: program .* = [^(]*\(([0-9,]+) bytes\)", said).group(1).replace(",", ""))
 
 
 def peak(command):

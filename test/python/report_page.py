@@ -334,7 +334,7 @@ def sessions(scratch):
     holds(text, f"tokens a second {of}", f"time {of}", f"begin {of}", f"energy {of}", f"share of the roof {of}", "time of the last session 60 s",
           "Times: the last session (steps 221 to 400)", "Of the last session (steps 221 to 400).", "Steps of the last session (steps 221 to 400).",
           "4.2500 (perplexity 70.11) at step 220", "loss 4.2500 at step 220", "steps 221 to 400; 41.0% of the roof",
-          "1.23 MJ of CPUs and memory, 412 W a node, 0.45 J a token; GPUs 87% busy, 31.0 GiB of the fullest in use; "
+          "1.23 MJ of CPUs and memory, 412 W per node, 0.45 J per token; GPUs 87% busy, 31.0 GiB of the fullest in use; "
           "no readings for 10 s of 1:40 min; without GPU 1: no counter")
     assert "may have been another process" not in text, "one session"
     values = {"model.dim": "64", "model.heads": "4", "model.kv_heads": "4", "model.head_dim": "16", "data.stride": "7",

@@ -94,7 +94,7 @@ memory  largest rank: parameters 3 + gradients 3 = 6 MiB
        1    0.00  10.8182    49,918.7  7.5e-04    1.86       842    4%  17.0%     0:00     0:04
 warning: run/log.txt: cannot be written: No space left on device; the run goes on without it
 sample  the old harbour lies still
-done    30 steps, 3,840 tokens, 0:03; 3,020 tokens/s; peak memory 135 MiB a rank
+done    30 steps, 3,840 tokens, 0:03; 3,020 tokens/s; peak memory 135 MiB per rank
 traffic group      transfer        calls/step sent/step      sent   waited  share  longest   hidden
         data       all-reduce             1.0   3.1 MiB   373 MiB    0.226  17.8%    0.403    0.078
         tensor     all-gather             1.0   2.0 KiB   240 KiB    0.165  13.0%    0.208    0.000

@@ -185,7 +185,7 @@ def refused(folder):
     check(code == 2 and "neither a folder nor a file" in said, said)
     (folder / "empty").mkdir()
     code, said = run("--watch", str(folder / "empty"))
-    check(code == 2 and "empty: is no run folder: neither deck.in nor metrics.jsonl is in it" in said, said)
+    check(code == 2 and "empty: is not a run folder: neither deck.in nor metrics.jsonl is in it" in said, said)
     other = Run(folder / "other")
     code, said = run("--watch", str(other.folder / "deck.in"))
     check(code == 2 and "deck.in: holds no records of a run" in said, said)
@@ -298,8 +298,8 @@ def follow(folder):
                   "watts_per_node": 512.0, "gpu_utilisation": 0.97, "gpu_memory_bytes": 3 << 30}))
     run.add("rubbish\n")
     terminal.awaits("1 unreadable line", "4.7500 at step 51, best 4.7500", "lately 4.1000 to 4.9000",
-                    "1.0 MiB a rank at most (rank 3 on node17), 3.0 GiB of the fullest GPU",
-                    "512 W a node, 0.5 J a token, 12.3 kJ, GPUs 97%")
+                    "1.0 MiB per rank at most (rank 3 on node17), 3.0 GiB of the fullest GPU",
+                    "512 W per node, 0.5 J per token, 12.3 kJ, GPUs 97%")
     # The run is resumed: records after step 30 are cut.
     run.replace("".join(step(i, 5 - i / 100) for i in range(1, 31)) + event("restart", 30, "start 2"))
     terminal.awaits("step 30 of 100", "step 30: restart, start 2", without=["valid", "unreadable"])

@@ -29,7 +29,7 @@ else
   tiny_deck
   sed -i 's/^heads = .*/heads = 4/; s/^layers = .*/layers = 4/; s/^batch = .*/batch = 16/' deck.in
   deck=deck.in
-  tokens # 8 steps an epoch, the last one short
+  tokens # 8 steps per epoch, the last one short
   leaf=2 end=10 stop=5
   problem=("schedule.steps=$end")
   chunked=(pipeline.schedule=interleaved pipeline.chunks=2)

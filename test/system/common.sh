@@ -120,7 +120,7 @@ report = no
 DECK
 }
 
-# harbour.h5 beside deck.in: 125 windows, 16 steps an epoch, the last one short.
+# harbour.h5 beside deck.in: 125 windows, 16 steps per epoch, the last one short.
 tokens() {
   run 0 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=harbour tokenize.harbour_tokens=2000 "$@"
 }

@@ -107,7 +107,7 @@ says "warning: optimizer.beta1 is 0.8 now and was 0.9 when the checkpoint was wr
 "$python" - batches/metrics.jsonl <<'PYTHON' || fail "tokens or epochs are wrong"
 import json, sys
 records = {r["step"]: r for r in map(json.loads, open(sys.argv[1])) if r["kind"] == "step"}
-# 125 windows: 40 in 5 steps of 8; 85 in 17 steps of 5; then 25 steps an epoch.
+# 125 windows: 40 in 5 steps of 8; 85 in 17 steps of 5; then 25 steps per epoch.
 assert records[5]["tokens"] == 5 * 8 * 16, records[5]
 assert abs(records[22]["epoch"] - 1) < 1e-12, records[22]
 assert abs(records[40]["epoch"] - (1 + 18 * 5 / 125)) < 1e-12, records[40]

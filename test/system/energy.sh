@@ -92,7 +92,7 @@ check("sum of the intervals", sum(r["joules"] for r in records if r["kind"] == "
 check("nodes", energy["nodes"], nodes, 0)
 if energy["covers"] != "CPU packages, memory" or energy["seconds_lost"] != 0 or len(intervals) != 3:
     sys.exit(f"FAILED: {energy} of {len(intervals)} intervals")
-print(f"{folder}: {energy['watts_per_node']:.1f} W a node instead of {watts:.1f}, {energy['joules']:.1f} J in {seconds:.1f} s")
+print(f"{folder}: {energy['watts_per_node']:.1f} W per node instead of {watts:.1f}, {energy['joules']:.1f} J in {seconds:.1f} s")
 PYTHON
 }
 

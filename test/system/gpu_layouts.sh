@@ -97,13 +97,13 @@ if [[ $TRIREME_DEVICE_LABEL == emulated ]]; then
   # Communicators that take more of a card than was planned: what they leave is too little for the rest.
   TRIREME_EMULATOR_MEMORY_MIB=2048 TRIREME_EMULATOR_NCCL_MEMORY_MIB=1600 run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in \
     job.output=refused "${model[@]}" grid.data=2
-  says_once "beside NCCL 2.26.2's communicators (planned: 441 MiB a rank)"
+  says_once "beside NCCL 2.26.2's communicators (planned: 441 MiB per rank)"
   is_missing refused
   TRIREME_EMULATOR_MEMORY_MIB=2048 TRIREME_EMULATOR_NCCL_MEMORY_MIB=441 layout communicators 2 grid.data=2
   # So do the other tasks that make communicators; in a scaling study, a part of the ranks.
   crowded() { # RANKS KEY...
     TRIREME_EMULATOR_MEMORY_MIB=2048 TRIREME_EMULATOR_NCCL_MEMORY_MIB=1600 run 2 timeout 100 "${mpi[@]}" "$1" "$TRIREME" "${@:2}"
-    says_once "beside NCCL 2.26.2's communicators (planned: 441 MiB a rank)"
+    says_once "beside NCCL 2.26.2's communicators (planned: 441 MiB per rank)"
   }
   crowded 2 -i deck.in "${model[@]}" grid.data=2 job.task=verify
   crowded 4 -i deck.in "${model[@]}" job.task=scaling scaling.ranks=2,4 job.output=study

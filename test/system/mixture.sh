@@ -17,8 +17,8 @@ fp64=(run.precision=fp64 monitor.validate_every_steps=0 model.dropout=0.1)
 
 # 125 + 63 windows, of which 132 and 56 an epoch.
 run 0 "$TRIREME" -i deck.in "${fp64[@]}" job.output=whole
-says 'harbour.h5 70.2% (2,000 tokens, 1.06 times an epoch) + code.h5 29.8% (1,000 tokens, 0.889 times'
-says '188 windows of 16, 24 steps an epoch'
+says 'harbour.h5 70.2% (2,000 tokens, 1.06 times per epoch) + code.h5 29.8% (1,000 tokens, 0.889 times'
+says '188 windows of 16, 24 steps per epoch'
 says 'sources harbour.h5 '
 "$python" - <<'PYTHON'
 import json

@@ -30,7 +30,7 @@ refused 4 grid.tensor=4 run.canonical=4x2
 says "command line: grid.tensor = 4: 4 tensor ranks do not divide the 2 of run.canonical = 4x2"
 says "What fits: grid.tensor = 1 or 2, or run.canonical = 4x4."
 refused 2 run.canonical=4x2 run.canonical_leaf=2 data.micro_batch=3
-says "command line: data.micro_batch = 3: it is no multiple of the leaf, 2 sequences"
+says "command line: data.micro_batch = 3: it is not a multiple of the leaf, 2 sequences"
 says "What fits: data.micro_batch = 2 or 4."
 refused 2 run.canonical_leaf=2
 says "command line: run.canonical_leaf = 2: run.canonical is none"

@@ -101,4 +101,4 @@ run 1 small_shm timeout 120 "${mpi[@]}" 2 "$TRIREME" -i deck.in data.file=bytes.
 says_once "error:"
 says "of tokens for the 2 ranks of a node: No space left on device"
 says "/dev/shm has"
-says "data.staging = none keeps a copy a rank instead"
+says "data.staging = none keeps a copy per rank instead"

@@ -21,7 +21,7 @@ says "short.h5"
 is_missing run
 
 run 0 "$TRIREME" -i deck.in -v
-says "memory  a rank:"
+says "memory  per rank:"
 is_missing run
 
 run 0 "${mpi[@]}" 2 "$TRIREME" -i deck.in

@@ -136,7 +136,7 @@ refused() {
 refused "pairs are not read ahead" data.staging=stream
 refused "each text of a pair is one document" data.document_mask=yes
 refused "none is skipped" run.on_spike=rollback
-refused "pairs are no windows" data.stride=7
+refused "pairs of texts are not cut into windows" data.stride=7
 refused "take more than an epoch on 1 rank" job.task=scaling scaling.steps=1000
 refused "model.kind = encoder_decoder" model.kind=decoder
 run 0 "$TRIREME" -i "$deck" "${small[@]}" -v data.sequence_length=12 data.long_pairs=leave_out

@@ -175,7 +175,7 @@ class RecordScan {
       SkipValue();
       const std::string_view value = line_.substr(begin, at_ - begin);
       if (value != "null") {
-        Refuse(fmt::format("\"{}\" is no text but {}", deck::Shown(key), Shown(value)));
+        Refuse(fmt::format("\"{}\" is not a text but {}", deck::Shown(key), Shown(value)));
       }
     }
     for (Wanted& one : wanted) {
@@ -422,7 +422,7 @@ const std::string& TextOf(const RecordScan::Wanted& member, const std::string& d
   if (member.text) return *member.text;
   constexpr const char* kSkip = "tokenize.missing = skip leaves such records out";
   if (member.is_null) {
-    throw InputError(fmt::format("{}: \"{}\" is no text but null", where, member.key),
+    throw InputError(fmt::format("{}: \"{}\" is not a text but null", where, member.key),
                      fmt::format("{}.", kSkip));
   }
   throw InputError(fmt::format("{}: the record has no \"{}\"", where, member.key),

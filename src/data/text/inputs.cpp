@@ -290,11 +290,11 @@ void RefuseOtherJson(const std::string& path, std::string_view head) {
   const std::size_t end = head.find_first_of("\r\n");
   const std::string_view first = deck::Trimmed(head.substr(0, end));
   if (first.starts_with('[')) {
-    throw InputError(path + ": is one JSON array: one record a line is read",
+    throw InputError(path + ": is one JSON array: one record per line is read",
                      "Make lines of it: jq -c '.[]' FILE > FILE.jsonl");
   }
   if (first == "{" && head.find_first_not_of(" \t\r\n", end) != std::string_view::npos) {
-    throw InputError(path + ": has records over several lines: one record a line is read",
+    throw InputError(path + ": has records over several lines: one record per line is read",
                      "Make lines of it: jq -c . FILE > FILE.jsonl");
   }
 }

@@ -114,7 +114,7 @@ void ReadVocabulary(const Component& entries, BpeVocabulary& vocabulary) {
 std::pair<std::string, std::string> MergeOf(const std::string& line, const std::string& where) {
   const std::size_t blank = line.find(' ');
   if (blank == std::string::npos || line.find(' ', blank + 1) != std::string::npos) {
-    throw InputError(fmt::format("{}: '{}' is no merge of two symbols", where, line));
+    throw InputError(fmt::format("{}: '{}' is not a merge of two symbols", where, line));
   }
   return {line.substr(0, blank), line.substr(blank + 1)};
 }

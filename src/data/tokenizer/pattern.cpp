@@ -326,7 +326,8 @@ class Translation {
     const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
     const auto count = static_cast<std::size_t>(read.ptr - digits.data());
     if (count < least) Refuse("hexadecimal digits are missing");
-    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) Refuse("a code that is no character");
+    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
+      Refuse("a code that is not a character");
     at_ += count;
     return code;
   }

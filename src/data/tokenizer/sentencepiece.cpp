@@ -173,7 +173,7 @@ void RefuseOthers(const std::filesystem::path& path, TokenizerKind kind) {
   const std::string name = path.filename().string();
   if (kind == TokenizerKind::kSentencePiece) {
     if (!name.ends_with(".json")) return;
-    throw InputError(path.string() + ": is no SentencePiece model",
+    throw InputError(path.string() + ": is not a SentencePiece model",
                      "tokenize.kind = bpe reads a tokenizer.json.");
   }
   if (name == "vocab.json" || name == "merges.txt") {
@@ -182,7 +182,7 @@ void RefuseOthers(const std::filesystem::path& path, TokenizerKind kind) {
   }
   if (name.ends_with(".model") || name.ends_with(".tiktoken")) {
     throw InputError(
-        path.string() + ": is no tokenizer.json",
+        path.string() + ": is not a tokenizer.json",
         "tokenize.kind = sentencepiece reads SentencePiece's models; of a tiktoken file "
         "use the tokenizer.json that is published with it.");
   }

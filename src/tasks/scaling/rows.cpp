@@ -372,7 +372,7 @@ std::string Head(const app::Request& request, const app::Device& device, const S
                   report::Counted(options.repeats, "round"), options.warmup_steps, options.steps);
   text += fmt::format(
       "grid    of the largest: {}\nmodel   {}\ndata    {}: {}\ndevice  {}, {} "
-      "a rank, {}",
+      "per rank, {}",
       train::DescribeLayout(last.plan.grid, last.plan.sharing, last.plan.training.model),
       train::DescribeModel(last.plan.training.model.options), last.plan.tokens.source,
       TextsOf(last.plan),

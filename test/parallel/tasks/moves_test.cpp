@@ -79,7 +79,7 @@ std::string MovesBytesOf(const std::string& path) {
 
 class MovesTest : public LayoutTest {
  protected:
-  // 37 windows: within five steps an epoch ends with a short batch.
+  // 37 windows: within five steps per epoch ends with a short batch.
   MovesTest() : LayoutTest(SyntheticTokens()), folder_(world_) {}
 
   RunSettings SettingsIn(const MovesLayout& layout, const char* model = kGpt, int batch = 10) {

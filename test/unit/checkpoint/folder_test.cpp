@@ -125,7 +125,7 @@ TEST_F(Folder, FindSaysWhatItFound) {
   EXPECT_THAT(text, HasSubstr("found step_00000009: it lacks run.json"));
   EXPECT_THAT(text, HasSubstr("found step_00000010.tmp: it is unfinished"));
   EXPECT_THAT(Complaint(checkpoints_ + "/step_00000009"),
-              HasSubstr("is no complete checkpoint: it lacks run.json"));
+              HasSubstr("is not a complete checkpoint: it lacks run.json"));
   EXPECT_THAT(Complaint(checkpoints_ + "/step_00000010.tmp"), HasSubstr("it is unfinished"));
 }
 

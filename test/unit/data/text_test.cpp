@@ -82,7 +82,7 @@ TEST_F(TextErrors, Records) {
   EXPECT_THAT(Fault("b.jsonl", "{\"text\": \"a\"}\n[1]"),
               HasSubstr("an object expected, [1] found"));
   EXPECT_THAT(Fault("b.jsonl", "{\"txt\": \"a\"}"), HasSubstr("the record has no \"text\""));
-  EXPECT_THAT(Fault("b.jsonl", "{\"text\": 5}"), HasSubstr("\"text\" is no text but 5"));
+  EXPECT_THAT(Fault("b.jsonl", "{\"text\": 5}"), HasSubstr("\"text\" is not a text but 5"));
   const std::vector<std::pair<std::string, std::string>> broken = {
       {"{", "it ends where '\"' is expected"},
       {"{\"a\" 1}", "byte 5: not valid JSON: ':' is expected"},
@@ -97,8 +97,8 @@ TEST_F(TextErrors, Records) {
       {"{\"text\": \"x\ty\"}", "a control character in a text"},
       {"{\"text\": \"x\", \"t\\u0065xt\": \"y\"}", "\"text\" is named twice"},
       {"{\"text\": \"x\"} {", "text after the record's end"},
-      {"{\"text\": [\"x\"]}", "\"text\" is no text but [\"x\"]"},
-      {"{\"text\": NaN}", "\"text\" is no text but NaN"},
+      {"{\"text\": [\"x\"]}", "\"text\" is not a text but [\"x\"]"},
+      {"{\"text\": NaN}", "\"text\" is not a text but NaN"},
       {"{\"text\": \"x\\ud83d.\"}", "\\ud83d is half of a surrogate pair"},
   };
   for (const auto& [record, message] : broken) {
@@ -108,8 +108,9 @@ TEST_F(TextErrors, Records) {
 
 // tokenize.text_key = a.b; null and missing texts.
 TEST_F(TextErrors, TextsOfObjectsWithinAndMissingOnes) {
-  EXPECT_THAT(Fault("b.jsonl", "{\"text\": null}"), AllOf(HasSubstr("\"text\" is no text but null"),
-                                                          HasSubstr("tokenize.missing = skip")));
+  EXPECT_THAT(
+      Fault("b.jsonl", "{\"text\": null}"),
+      AllOf(HasSubstr("\"text\" is not a text but null"), HasSubstr("tokenize.missing = skip")));
   TextPlan plan =
       PlanOf(Write("b.jsonl",
                    "{\"a\": {\"c\": 1, \"b\": \"one\"}}\n{\"a\": 5}\n{\"a\": {\"b\": null}}\n{}\n"
@@ -123,7 +124,7 @@ TEST_F(TextErrors, TextsOfObjectsWithinAndMissingOnes) {
   EXPECT_EQ(done.documents[0], 2);
   EXPECT_EQ(Train(), "<begin>one<end><begin>two<end>");
   plan.keys.text = "a";
-  EXPECT_THAT(MessageOf([&] { Run(plan); }), HasSubstr("\"a\" is no text but"));
+  EXPECT_THAT(MessageOf([&] { Run(plan); }), HasSubstr("\"a\" is not a text but"));
 }
 
 // Of files that were joined: at the beginning and after an end of line, also over the end of a
@@ -222,7 +223,7 @@ TEST_F(TextErrors, FilesAreKnownByTheirContents) {
   EXPECT_THAT(said("a", tar), HasSubstr("is a tar archive"));
   EXPECT_THAT(said("a.tgz", Gzip(tar)), HasSubstr("is a tar archive"));
   EXPECT_THAT(said("a.gz", Gzip(wide)), HasSubstr("is UTF-16"));
-  EXPECT_THAT(said("a.json", "\n[{\"text\": 1}]"), HasSubstr("one record a line is read"));
+  EXPECT_THAT(said("a.json", "\n[{\"text\": 1}]"), HasSubstr("one record per line is read"));
   EXPECT_THAT(said("a.jsonl", "{\n \"text\": 1\n}\n"), HasSubstr("records over several lines"));
   EXPECT_THAT(MessageOf([&] { FindTextFiles(In("**/x"), Split::kTrain); }),
               HasSubstr("'**' does not stand for folders"));

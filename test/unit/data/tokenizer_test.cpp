@@ -361,9 +361,9 @@ TEST(Files, ThatAreBrokenAreRefused) {
   const std::string folder = testing::TempDir();
   const std::vector<std::tuple<std::string, TokenizerKind, std::string>> others = {
       {"vocab.json", TokenizerKind::kBpe, "is one half of a tokenizer\n  Name the folder"},
-      {"a.model", TokenizerKind::kBpe, "is no tokenizer.json\n  tokenize.kind = sentencepiece"},
+      {"a.model", TokenizerKind::kBpe, "is not a tokenizer.json\n  tokenize.kind = sentencepiece"},
       {"tokenizer.json", TokenizerKind::kSentencePiece,
-       "is no SentencePiece model\n  tokenize.kind = bpe"}};
+       "is not a SentencePiece model\n  tokenize.kind = bpe"}};
   for (const auto& [name, kind, message] : others) {
     const std::string path = folder + "/" + name;
     std::ofstream(path) << "{}";

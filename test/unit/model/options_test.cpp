@@ -118,15 +118,15 @@ TEST(ModelOptions, ScalingsNumbersAreRefusedByLine) {
               HasSubstr("llama3: needs model.rope_original_positions"));
   EXPECT_EQ(Refusal({rope, "model.rope_scaling=linear", factor}), "");
   EXPECT_EQ(Refusal({}, "[model]\nposition = rope\nrope_factor = 4\n"),
-            "a.in:3: model.rope_factor = 4: is no number of model.rope_scaling = none\n"
+            "a.in:3: model.rope_factor = 4: is not a number of model.rope_scaling = none\n"
             "  Leave it out, or choose the scaling that it belongs to.");
   EXPECT_THAT(Refusal({rope, "model.rope_scaling=linear", factor, positions}),
-              HasSubstr("model.rope_original_positions = 64: is no number of"));
+              HasSubstr("model.rope_original_positions = 64: is not a number of"));
   EXPECT_THAT(Refusal({rope, yarn, factor, positions, "model.rope_low_frequency_factor=2"}),
-              HasSubstr("model.rope_low_frequency_factor = 2: is no number of"));
+              HasSubstr("model.rope_low_frequency_factor = 2: is not a number of"));
   EXPECT_THAT(Refusal({rope, "model.rope_scaling=llama3", factor, positions,
                        "model.rope_attention_factor=1.5"}),
-              HasSubstr("model.rope_attention_factor = 1.5: is no number of"));
+              HasSubstr("model.rope_attention_factor = 1.5: is not a number of"));
   // Defaults that a resolved deck states are no numbers of another kind.
   EXPECT_EQ(Refusal({rope, "model.rope_beta_fast=32", "model.rope_high_frequency_factor=4"}), "");
 }

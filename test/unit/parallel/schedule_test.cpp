@@ -595,7 +595,7 @@ TEST(PipelineOptions, WhatDoesNotGoTogether) {
               testing::StartsWith("a.in:3: pipeline.chunks = 2: schedule gpipe has one part of the "
                                   "model a stage\n  Choose pipeline.schedule = interleaved"));
   EXPECT_THAT(Complaint("[pipeline]\nchunks = 2\n", 4),
-              HasSubstr("schedule 1f1b has one part of the model a stage"));
+              HasSubstr("schedule 1f1b has one part of the model per stage"));
   EXPECT_THAT(
       Complaint("[pipeline]\nschedule = interleaved\nchunks = 2\n", 1),
       testing::StartsWith("a.in:2: pipeline.schedule = interleaved: one stage has nothing to "

@@ -324,10 +324,10 @@ TEST(Banner, IsTheDesignsExample) {
       "grid    pipeline 1 x data 2 x context 1 x tensor 1\n"
       "model   jsc: 2 layers, dim 128, 4 heads, vocabulary 33,278; 9.71 M parameters\n"
       "data    wikitext2.h5: 2,088,628 / 217,646 / 245,569 tokens; 65,270 windows of 32, 128 "
-      "steps an epoch\n"
-      "memory  a rank: parameters 37 + gradients 37 + moments 74 + activations 96 + vocabulary "
+      "steps per epoch\n"
+      "memory  per rank: parameters 37 + gradients 37 + moments 74 + activations 96 + vocabulary "
       "tile 65 = 309 MiB\n"
-      "roof    98 GFLOP/s a rank (measured)");
+      "roof    98 GFLOP/s per rank (measured)");
 }
 
 TEST(Banner, OneRankAndNoFacts) {

@@ -505,7 +505,7 @@ TEST_F(ReporterTest, TellsOfASessionFromItsStartToItsEnd) {
                 std::move(summary));
   reporter.SayStopped();
   const std::string log = test::ReadBytes(In("run/log.txt"));
-  for (const char* text : {"GFLOP/s a rank", "warning: the deck is odd", "warning: cards differ",
+  for (const char* text : {"GFLOP/s per rank", "warning: the deck is odd", "warning: cards differ",
                            "checkpoints, in a line", "stopped by a signal after step 2"}) {
     EXPECT_THAT(log, HasSubstr(text));
   }

@@ -241,7 +241,8 @@ TEST_F(ScalingOptionsTest, ReadLists) {
 
 TEST_F(ScalingOptionsTest, RefuseWhatIsNoCount) {
   for (const char* text : {"0", "-1", "1,x", "2.5", "1,,2", "1,", "99999999999999999999"}) {
-    EXPECT_THAT(Refusal({std::string("scaling.ranks=") + text}), HasSubstr("is no number of ranks"))
+    EXPECT_THAT(Refusal({std::string("scaling.ranks=") + text}),
+                HasSubstr("is not a number of ranks"))
         << text;
   }
   EXPECT_THAT(Refusal({"scaling.ranks=1,2,1"}), HasSubstr("1 stands there twice"));

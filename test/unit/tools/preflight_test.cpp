@@ -58,7 +58,7 @@ TEST_F(SystemTest, ACardFarFromItsCoresOrItsNetworkCard) {
   const auto complaint = [&](const std::vector<int>& cores, const char* chosen) {
     return FarCard("0000:41:00.0", cores, chosen, Root());
   };
-  EXPECT_THAT(complaint(far, ""), HasSubstr("hangs on cores 8-15,24-31 (NUMA node 1)"));
+  EXPECT_THAT(complaint(far, ""), HasSubstr("is attached to cores 8-15,24-31 (NUMA node 1)"));
   EXPECT_THAT(complaint(far, ""), HasSubstr("bound to cores 0-2"));
   EXPECT_THAT(complaint(near, ""), IsEmpty());
   EXPECT_THAT(complaint(both, ""), IsEmpty());

@@ -83,7 +83,7 @@ TEST(RunState, RecordsOfOlderVersions) {
   for (int step = 50; step <= 500; step += 50) state.Take(Step(step, 4));
   const Glance glance = state.Look({.epochs = 10});
   EXPECT_DOUBLE_EQ(glance.step_seconds, 0.5);
-  EXPECT_EQ(glance.total_steps, 1000);  // 100 steps an epoch
+  EXPECT_EQ(glance.total_steps, 1000);  // 100 steps per epoch
   EXPECT_TRUE(glance.about);
   EXPECT_DOUBLE_EQ(glance.seconds_left, 250);
   EXPECT_TRUE(std::isnan(glance.joules));
@@ -422,10 +422,10 @@ TEST_F(LayoutTest, OneRunShowsAll) {
   ASSERT_EQ(rows.size(), 9U);
   EXPECT_EQ(rows[0], "a: running, step 60 of 100 (60%), epoch 0.50");
   EXPECT_THAT(rows[1], StartsWith("loss    5.4000  █"));
-  EXPECT_EQ(rows[2], "speed   2,000 tokens/s, roof 50%, 1 s a step, left 0:40");
+  EXPECT_EQ(rows[2], "speed   2,000 tokens/s, roof 50%, 1 s per step, left 0:40");
   EXPECT_EQ(rows[3], "valid   5.5000 at step 60, best 5.5000 at step 60");
-  EXPECT_EQ(rows[4], "memory  1.0 MiB a rank at most (rank 1)");
-  EXPECT_EQ(rows[5], "energy  350 W a node, 5.00 kJ");
+  EXPECT_EQ(rows[4], "memory  1.0 MiB per rank at most (rank 1)");
+  EXPECT_EQ(rows[5], "energy  350 W per node, 5.00 kJ");
   EXPECT_EQ(rows[6], "event   step 55: bad step, two");
   EXPECT_EQ(rows[7], "        step 50: checkpoint, one");
   EXPECT_EQ(rows[8], "q ends");
@@ -537,7 +537,7 @@ TEST(RecordLine, OfEachKind) {
                        R"("tokens_per_second_mean":100,"memory_bytes":1048576,)"
                        R"("watts_per_node":400.4,"joules_per_token":0.125})"),
             "interval 50  loss 4.0000  from 3.0000  to 5.0000  100 tokens/s  memory 1.0 MiB  400 W "
-            "a node  0.125 J a token");
+            "a node  0.125 J per token");
   EXPECT_EQ(RecordLine(R"({"kind":"valid_other","set":"code","step":5,"epoch":1,"loss":2})"),
             "valid_other 5  epoch 1.00  set code  loss 2.0000");
   EXPECT_EQ(RecordLine(R"({"kind":"event","event":"stop","step":5,"host":"n1","text":"a\nb"})"),

@@ -583,10 +583,11 @@ TEST(CanonicalDeck, MicroBatchesAreWholeLeaves) {
   check(7, {});
   for (const auto& [asked, fits] :
        {std::pair(6, "4 or 8"), std::pair(1, "4 or 8"), std::pair(11, "8 or 12")}) {
-    EXPECT_EQ(Complaint([&, asked = asked] { check(asked, leaf_of_four); }),
-              "a.in:2: data.micro_batch = " + std::to_string(asked) +
-                  ": it is no multiple of the leaf, 4 sequences\n  What fits: data.micro_batch = " +
-                  fits + ".");
+    EXPECT_EQ(
+        Complaint([&, asked = asked] { check(asked, leaf_of_four); }),
+        "a.in:2: data.micro_batch = " + std::to_string(asked) +
+            ": it is not a multiple of the leaf, 4 sequences\n  What fits: data.micro_batch = " +
+            fits + ".");
   }
 }
 
