@@ -137,6 +137,10 @@ refused "train one with tokenize.vocabulary_size" "${pieces[@]}"
 refused "no model of 100000 tokens can be trained" "${pieces[@]}" tokenize.vocabulary_size=100000
 refused "this is not a SentencePiece model" "${pieces[@]}" tokenize.tokenizer=pairs.jsonl
 refused "has no subword tokenizer" "${pieces[@]}" tokenize.tokenizer=harbour.h5
+echo "one text" >one.txt # which its hash gives to valid or test
+refused "the train split gets none of the texts" tokenize.train=one.txt tokenize.vocabulary_size=290 \
+  tokenize.valid_fraction=0.5 tokenize.test_fraction=0.49
+says "1 document of tokenize.train, too few to share out"
 kind=bpe
 printf 'fine \xff\n' >bad.txt
 refused "bad.txt: byte 0xff at offset 5 is not valid" "${some[@]}" tokenize.train=bad.txt
