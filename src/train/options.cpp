@@ -129,7 +129,7 @@ void ReadGroups(OptimizerOptions& options, const deck::Deck& deck) {
 OptimizerOptions ReadOptimizer(const deck::Deck& deck) {
   OptimizerOptions options = deck::Read(deck, BindOptimizer);
   const auto only = [&](const char* key, OptimizerKind kind) {
-    if (!deck.Given(key) || options.kind == kind) return;
+    if (!deck.Differs(key) || options.kind == kind) return;
     throw deck.Complain(
         key,
         fmt::format("belongs to optimizer.kind = {}", kKinds.at(static_cast<std::size_t>(kind))),

@@ -197,9 +197,9 @@ def energy_words(run):
     if "joules" in numbers:
         parts.append(words.with_unit(numbers["joules"], "J") + (f" of {texts['covers']}" if "covers" in texts else ""))
     if "watts_per_node" in numbers:
-        parts.append(f"{words.with_unit(numbers['watts_per_node'], 'W')} a node")
+        parts.append(f"{words.with_unit(numbers['watts_per_node'], 'W')} per node")
     if "joules_per_token" in numbers:
-        parts.append(f"{words.with_unit(numbers['joules_per_token'], 'J')} a token")
+        parts.append(f"{words.with_unit(numbers['joules_per_token'], 'J')} per token")
     text = ", ".join(parts)
     cards = [f"GPUs {100 * numbers['gpu_utilisation']:.0f}% busy"] if "gpu_utilisation" in numbers else []
     if "gpu_memory_bytes" in numbers:

@@ -190,7 +190,7 @@ void AdamW(const device::Stream& stream, Dtype dtype, std::span<const UpdateRang
 
 void Lion(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
           const UpdateScalars* scalars, bool clear) {
-  DispatchSum(dtype, [&](auto zero) {
+  DispatchDtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     UpdateAll<T, LionRule<T>>(stream, ranges, scalars, clear);
   });

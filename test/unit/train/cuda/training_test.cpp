@@ -121,10 +121,13 @@ TEST_P(SameBits, PlannedMemoryIsTheRuns) {
   }
 }
 
-// Recomputation, plain descent, tied weights with a learned position: the same losses.
+// Recomputation, all optimizers, tied weights with a learned position: the same losses.
 TEST_F(TrainingOnGpu, WhateverTheModel) {
   const std::array decks = {
       DeckOf(kLlama, "kind=sgd\nweight_decay=0.01\n"),
+      DeckOf(kLlama, "kind=sgd\nmomentum=0.5\ngroups=norms:0.5:0.1\n"),
+      DeckOf(kLlama, "kind=lion\n"),
+      DeckOf(kCourse, "kind=muon\nmuon_momentum=0.9\n"),
       DeckOf(std::string(kCourse) + "recompute=full\n"),
       DeckOf(std::string(kLlama) + "recompute=selective\n"),
       DeckOf("heads=3\nkv_heads=1\nhead_dim=4\ndim=13\nffn=19\nlayers=1\nmax_positions=7\n"
