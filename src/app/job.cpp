@@ -328,11 +328,9 @@ train::MachineFacts FactsOf(const Device& device) {
   return {.dtype = device.dtype, .stream = device.stream, .gpu_staged = device.staged};
 }
 
-namespace {
-
 // The number of steps that a continued run keeps (RunRecord::planned); 0: schedule.epochs decides,
 // because the run never rolled back, or epochs or windows have changed.
-std::int64_t PlannedSteps(const Request& request, const Start& start) {
+static std::int64_t PlannedSteps(const Request& request, const Start& start) {
   const std::optional<RunRecord>& record = start.record;
   if (!record || request.line.resume.empty() || !record->planned) return 0;
   const data::Options& now = request.data;
@@ -341,8 +339,6 @@ std::int64_t PlannedSteps(const Request& request, const Start& start) {
                     record->batch == now.batch;
   return same ? record->planned->steps : 0;
 }
-
-}  // namespace
 
 train::Request RequestOf(const Request& request, const comm::Communicator& world,
                          const Device& device, const Start& start,

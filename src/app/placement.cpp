@@ -192,10 +192,8 @@ bool SeeApart(const std::vector<Ids>& visible) {
   return visible.size() > 1 && std::ranges::all_of(ranks, alone);
 }
 
-namespace {
-
 // Throws InputError if NCCL is set not to mix transfers inside and outside of a graph.
-void RequireMixing(const device::Options& options, const deck::Deck& deck, int ranks) {
+static void RequireMixing(const device::Options& options, const deck::Deck& deck, int ranks) {
   if (ranks == 1 || options.graphs == device::Graphs::kNo) return;
   const char* const mixing = std::getenv("NCCL_GRAPH_MIXING_SUPPORT");
   if (mixing == nullptr || std::atoi(mixing) != 0) return;
@@ -207,8 +205,6 @@ void RequireMixing(const device::Options& options, const deck::Deck& deck, int r
                   mixing),
       "Unset it (a site's module may have set it), or say run.graphs = no.");
 }
-
-}  // namespace
 
 GpuChoice ChooseGpu(const comm::Runtime& runtime, const device::Options& options,
                     const deck::Deck& deck) {

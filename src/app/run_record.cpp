@@ -407,11 +407,9 @@ void TakeModel(const deck::Schema& schema, const nlohmann::json& model, const st
            false, deck);
 }
 
-namespace {
-
 // Refuses tokens of another tokenizer than the imported model's. Accepts any tokens if the model
 // was not imported or has no tokenizer files.
-void CheckImportedTokenizer(const RunRecord& record, const data::TokenFile& tokens) {
+static void CheckImportedTokenizer(const RunRecord& record, const data::TokenFile& tokens) {
   if (!record.json.contains("imported")) return;
   const deck::JsonObject run(record.json, record.path);
   const nlohmann::json& hashes = run.Object("imported").List("tokenizers");
@@ -425,8 +423,6 @@ void CheckImportedTokenizer(const RunRecord& record, const data::TokenFile& toke
                   tokens.Path(), tokens.Tokenizer()),
       "Make the tokens anew with job.task = tokenize and tokenize.tokenizer = RUN/hf.");
 }
-
-}  // namespace
 
 void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens) {
   CheckImportedTokenizer(record, tokens);

@@ -545,13 +545,9 @@ deck::Deck ParseDeck(const deck::Schema& schema, const CommandLine& line, const 
 
 // A site's deck: the keys that it may set, unless the user does.
 
-namespace {
-
 // Keys that together decide when checkpoints are written. If the user sets one, the site sets none.
-constexpr std::array kWhenToWrite = {"checkpoint.every_steps", "checkpoint.every_minutes",
-                                     "checkpoint.auto", "checkpoint.drain_every"};
-
-}  // namespace
+static constexpr std::array kWhenToWrite = {"checkpoint.every_steps", "checkpoint.every_minutes",
+                                            "checkpoint.auto", "checkpoint.drain_every"};
 
 const std::vector<std::string>& SiteKeys() {
   static const std::vector<std::string> keys = WordsIn(

@@ -303,10 +303,9 @@ train::TokenFacts InspectPairs(const Request& request, const Ranks& ranks,
   return facts;
 }
 
-namespace {
-
 // The training files of the recorded run.
-std::vector<RunRecord::Source> FilesOf(const RunRecord& record, const train::TokenFacts& tokens) {
+static std::vector<RunRecord::Source> FilesOf(const RunRecord& record,
+                                              const train::TokenFacts& tokens) {
   if (!record.mixture.empty()) return record.mixture;
   RunRecord::Source file;
   file.sha256 = record.source_sha256;
@@ -324,8 +323,8 @@ std::vector<RunRecord::Source> FilesOf(const RunRecord& record, const train::Tok
 
 // For each present file, the index of the same file in `then`; -1: a new file. Files are compared
 // by contents; among files with equal contents, the same name comes first.
-std::vector<int> Matches(const std::vector<RunRecord::Source>& then, const data::Options& options,
-                         const train::TokenFacts& now) {
+static std::vector<int> Matches(const std::vector<RunRecord::Source>& then,
+                                const data::Options& options, const train::TokenFacts& now) {
   std::vector<int> places(now.contents.size(), -1);
   std::vector<bool> taken(then.size(), false);
   for (const bool by_name : {true, false}) {
@@ -343,8 +342,6 @@ std::vector<int> Matches(const std::vector<RunRecord::Source>& then, const data:
   }
   return places;
 }
-
-}  // namespace
 
 data::Origin OriginOf(const Request& request, const Start& start, const train::TokenFacts& tokens) {
   const std::optional<RunRecord>& record = start.record;
@@ -373,18 +370,14 @@ data::Origin OriginOf(const Request& request, const Start& start, const train::T
   return data::MoveOrigin(*record->origin, was, now, Matches(then, request.data, tokens));
 }
 
-namespace {
-
-data::TokenFile Open(const Ranks& ranks, const Files& files, const std::string& path,
-                     data::Keeping keeping) {
+static data::TokenFile Open(const Ranks& ranks, const Files& files, const std::string& path,
+                            data::Keeping keeping) {
   keeping.folder = files.staging->Folder();
   keeping.known = files.known.get();
   data::TokenFile file(ranks.World(), ranks.Node(), path, keeping, [&] { StopIfAsked(ranks); });
   files.staging->Add(file.Staged());
   return file;
 }
-
-}  // namespace
 
 data::TokenFile OpenTokens(const Request& request, const Ranks& ranks, const Files& files,
                            const comm::ProcessGrid& grid) {

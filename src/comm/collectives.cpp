@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <mpi.h>
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <limits>
 #include <string_view>

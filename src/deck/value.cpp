@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstddef>
 #include <sstream>
-#include <vector>
 
 #include "trireme/deck/deck.hpp"
 

@@ -389,16 +389,12 @@ std::int64_t Narrow(Dtype from, const void* in, std::int64_t count, Stored to, v
 
 // Names of tensors with and without their common prefix.
 
-namespace {
-
-bool Lists(const Listing& listing, const std::string& name) {
+static bool Lists(const Listing& listing, const std::string& name) {
   return std::any_of(listing.files.begin(), listing.files.end(), [&](const ListedFile& file) {
     return std::any_of(file.contents.tensors.begin(), file.contents.tensors.end(),
                        [&](const auto& tensor) { return tensor.name == name; });
   });
 }
-
-}  // namespace
 
 TensorNames::TensorNames(const std::vector<MappedTensor>& map, const Listing& listing,
                          Family family) {

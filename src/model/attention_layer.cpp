@@ -8,16 +8,14 @@
 
 namespace trireme::model {
 
-namespace {
-
 // Number of query heads plus key heads.
-std::int64_t Heads(const kernels::AttentionShape& shape) { return shape.heads + shape.kv_heads; }
-
-Matrix OfHead(const kernels::AttentionShape& shape, const Matrix& m, std::int64_t head) {
-  return m.Columns(head * shape.head_dim, shape.head_dim);
+static std::int64_t Heads(const kernels::AttentionShape& shape) {
+  return shape.heads + shape.kv_heads;
 }
 
-}  // namespace
+static Matrix OfHead(const kernels::AttentionShape& shape, const Matrix& m, std::int64_t head) {
+  return m.Columns(head * shape.head_dim, shape.head_dim);
+}
 
 // RMSNorm of each head's queries and keys (Henry et al. 2020, arXiv:2010.04245; as in Qwen 3).
 

@@ -285,10 +285,8 @@ void Resolve(deck::Deck& deck) {
   }
 }
 
-namespace {
-
 // Refuses keys that the other kind of model has.
-void CheckKind(const deck::Deck& deck, const Options& o) {
+static void CheckKind(const deck::Deck& deck, const Options& o) {
   constexpr std::int64_t kMostBlocks = 4095;
   if (!o.Translates()) {
     const bool layers = o.encoder_layers != 0;
@@ -302,8 +300,6 @@ void CheckKind(const deck::Deck& deck, const Options& o) {
         fmt::format("more than {} blocks with model.layers = {}", kMostBlocks, o.layers));
   }
 }
-
-}  // namespace
 
 Options Read(const deck::Deck& deck) {
   const Options asked = deck::Read(deck, Bind);

@@ -2,7 +2,6 @@
 #include "trireme/model/staged_batches.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "trireme/base/error.hpp"

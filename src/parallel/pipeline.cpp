@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"

@@ -152,10 +152,8 @@ std::vector<std::string> MachineNames(const std::string& shared) {
   return names;
 }
 
-namespace {
-
 // The text of a description. Throws InputError that names the machines there are.
-std::string MachineText(const std::string& file, const std::string& shared) {
+static std::string MachineText(const std::string& file, const std::string& shared) {
   if (std::ifstream in(file); in) return {std::istreambuf_iterator<char>(in), {}};
   const std::vector<std::string> known = MachineNames(shared);
   const std::string hint =
@@ -166,8 +164,6 @@ std::string MachineText(const std::string& file, const std::string& shared) {
   throw InputError(fmt::format("plan.machine: {} cannot be read", file),
                    hint + " A path names another one.");
 }
-
-}  // namespace
 
 Machine ReadMachine(const std::string& name, const std::string& shared) {
   const bool path = name.find('/') != std::string::npos || name.ends_with(".in");

@@ -181,9 +181,7 @@ Prediction Predict(const train::Plan& plan, const Machine& machine) {
 
 // WriteTimeline: writes a simulated step as a trace.
 
-namespace {
-
-device::Phase PhaseOf(int kind) {
+static device::Phase PhaseOf(int kind) {
   using enum parallel::TaskKind;
   const auto task = static_cast<parallel::TaskKind>(kind);
   return task == kForward          ? device::Phase::kForward
@@ -193,7 +191,7 @@ device::Phase PhaseOf(int kind) {
                                    : device::Phase::kEvaluate;
 }
 
-device::Slice SliceOf(const SimulatedSlice& from, const Tape& tape) {
+static device::Slice SliceOf(const SimulatedSlice& from, const Tape& tape) {
   device::Slice slice;
   slice.begin = from.begin;
   slice.end = from.end;
@@ -222,8 +220,6 @@ device::Slice SliceOf(const SimulatedSlice& from, const Tape& tape) {
   slice.transfer = what.transfer;
   return slice;
 }
-
-}  // namespace
 
 void WriteTimeline(const train::Plan& plan, const Machine& machine, const std::string& path) {
   const PlayedStep step = PlayStep(plan, machine, plan.TypicalStep(), true);

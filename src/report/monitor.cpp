@@ -296,10 +296,8 @@ void Monitor::Done(const Record& record, Summary summary) {
 
 // Memory of this process, from /proc.
 
-namespace {
-
 // The value of a line of /proc/self/status in bytes; -1 if there is no such line.
-std::int64_t StatusBytes(const std::string& name) {
+static std::int64_t StatusBytes(const std::string& name) {
   std::ifstream status("/proc/self/status");
   std::string word;
   while (status >> word) {
@@ -308,8 +306,6 @@ std::int64_t StatusBytes(const std::string& name) {
   }
   return -1;
 }
-
-}  // namespace
 
 // VmHWM counts this program alone. ru_maxrss, used where /proc is missing, survives exec: a small
 // program started by a large one would report its parent's peak.

@@ -24,14 +24,10 @@ namespace trireme::report {
 
 // AppendFile, which grows by whole pieces, and WriteWhole, which replaces a file as a whole.
 
-namespace {
-
-Error CannotWrite(const std::string& path, const std::string& reason) {
+static Error CannotWrite(const std::string& path, const std::string& reason) {
   return RunError(fmt::format("{}: cannot be written: {}", path, reason),
                   "free some space or choose another job.output");
 }
-
-}  // namespace
 
 void WriteWhole(const std::string& path, std::string_view text) {
   Replacement file(path, DraftName(path));

@@ -222,17 +222,13 @@ void SummaryFile::Done(const Summary& summary) {
 
 // ComparisonText: predicted and actual step time, term by term.
 
-namespace {
-
-std::string SecondsField(double seconds) {
+static std::string SecondsField(double seconds) {
   return seconds < 1 ? fmt::format("{:.3g} ms", 1e3 * seconds) : fmt::format("{:.4g} s", seconds);
 }
 
-std::string RatioField(double predicted, double actual) {
+static std::string RatioField(double predicted, double actual) {
   return actual > 0 && predicted > 0 ? fmt::format("{:.2f}", predicted / actual) : "-";
 }
-
-}  // namespace
 
 std::string ComparisonText(const Comparison& comparison) {
   if (!comparison.not_available.empty()) {

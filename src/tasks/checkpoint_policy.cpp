@@ -11,7 +11,6 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
-#include "trireme/checkpoint/local.hpp"
 #include "trireme/comm/node_memory.hpp"
 #include "trireme/deck/json_text.hpp"
 

@@ -13,7 +13,6 @@
 #include "trireme/base/json.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/deck/json_text.hpp"
-#include "trireme/report/monitor.hpp"
 
 namespace trireme::tasks {
 

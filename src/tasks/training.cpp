@@ -6,7 +6,6 @@
 #include <filesystem>
 
 #include "trireme/kernels/linear.hpp"
-#include "trireme/report/monitor.hpp"
 
 namespace trireme::tasks {
 

@@ -19,10 +19,8 @@
 
 namespace trireme::tools {
 
-namespace {
-
 // Appends the bytes [from, from + count) that the file has; false if reading fails.
-bool ReadPart(int file, std::size_t from, std::size_t count, std::string& text) {
+static bool ReadPart(int file, std::size_t from, std::size_t count, std::string& text) {
   const std::size_t before = text.size();
   text.resize(before + count);
   const auto wanted = static_cast<std::int64_t>(count);
@@ -32,8 +30,6 @@ bool ReadPart(int file, std::size_t from, std::size_t count, std::string& text) 
   text.resize(before + static_cast<std::size_t>(done));
   return true;
 }
-
-}  // namespace
 
 std::optional<FileText> ReadBounded(const std::string& path, Bounds bounds, bool expected,
                                     Contents& contents) {

@@ -384,11 +384,7 @@ Tally MergeOnRoot(const comm::Communicator& group, Tally mine) {
 
 // Tournament by the circle method: one player stays, the others move on one place per round.
 
-namespace {
-
-constexpr int kMostRounds = 16;
-
-}  // namespace
+static constexpr int kMostRounds = 16;
 
 int Rounds(int players) { return players < 2 ? 0 : players - 1 + players % 2; }
 

@@ -20,11 +20,8 @@ using deck::TextOf;
 
 // FollowedFile: checks the file's name, its size and the last bytes read, then reads the new bytes.
 
-namespace {
-
-constexpr std::size_t kKnownBytes = 256;  // enough to detect a file that was rewritten in place
-
-}  // namespace
+static constexpr std::size_t kKnownBytes =
+    256;  // enough to detect a file that was rewritten in place
 
 FollowedFile::State FollowedFile::Fail(int error) {
   file_.reset();

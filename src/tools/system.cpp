@@ -231,15 +231,13 @@ std::string RangesOf(std::span<const int> numbers) {
 
 // Limits of a process, and its node's shared memory.
 
-namespace {
-
-std::int64_t Soft(__rlimit_resource resource) {
+static std::int64_t Soft(__rlimit_resource resource) {
   rlimit limit{};
   if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return -1;
   return static_cast<std::int64_t>(limit.rlim_cur);
 }
 
-std::string Bytes(std::int64_t bytes) {
+static std::string Bytes(std::int64_t bytes) {
   if (bytes < 0) return "unlimited";
   constexpr std::int64_t kKibi = 1024, kMebi = kKibi * kKibi, kGibi = kMebi * kKibi;
   if (bytes >= kGibi) {
@@ -248,8 +246,6 @@ std::string Bytes(std::int64_t bytes) {
   if (bytes >= kMebi) return fmt::format("{} MiB", bytes / kMebi);
   return fmt::format("{} KiB", bytes / kKibi);
 }
-
-}  // namespace
 
 Limits ReadLimits() {
   Limits limits;

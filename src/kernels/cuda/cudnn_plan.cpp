@@ -13,7 +13,6 @@
 
 #include "libraries.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/device/gpu.hpp"
 
 namespace trireme::kernels::cuda {
 
