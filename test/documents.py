@@ -80,7 +80,7 @@ PROGRAMS = ("trireme", "build/trireme", "mpirun", "srun", "python3", "bash", "ec
 # The first pattern that a command matches says why it is not run here.
 NOT_RUN = [
     (r"\b[A-Z][A-Z_]{2,}\b(?!=)", "has a word that stands for the user's own"),
-    (r"\bsbatch|\bmodule |jobscripts/slurm|SLURM|test/slurm", "needs a batch system (the tests `slurm`)"),
+    (r"srun --mpi|\bsbatch|\bmodule |jobscripts/slurm|SLURM|test/slurm", "needs a batch system (the tests `slurm`)"),
     (r"build-cuda|build-mpich|\bnsys|\bncu|one_card|run_gpu|pack_gpu|test/benchmark/gpu", "needs a GPU, or another build"),
     (r"jobscripts/(workstation|build|install|fetch)|\bcmake|\bpip\b|\bgit\b|\bnpm\b|venv", "installs, builds or fetches"),
     (r"bash test/|test/benchmark|_benchmark|vis/upload|tensorboard", "is a test, a benchmark or another program's"),

@@ -95,9 +95,9 @@ Options Read(const deck::Deck& deck) {
   Options options = deck::Read(deck, Bind);
   options.sequence_parallel_given = deck.Given("grid.sequence_parallel");
   options.shard_group_given = deck.Given("grid.shard_group");
-  for (const char* key : {"grid.data", "grid.context", "grid.tensor", "grid.pipeline",
+  for (const char* name : {"grid.data", "grid.context", "grid.tensor", "grid.pipeline",
                           "grid.sharding", "grid.shard_group"}) {
-    options.layout_given = options.layout_given || deck.Given(key);
+    options.layout_given = options.layout_given || deck.Given(name);
   }
   return options;
 }

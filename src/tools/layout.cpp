@@ -204,7 +204,7 @@ std::string EnergyText(const Glance& glance) {
   const auto with = [](double value, const char* unit) {
     return Known(value) ? report::WithUnit(value, unit) : std::string();
   };
-  return Joined({with(glance.watts_per_node, "W a node"),
+  return Joined({with(glance.watts_per_node, "W per node"),
                  Known(glance.joules_per_token)
                      ? fmt::format("{:.3g} J per token", glance.joules_per_token)
                      : "",

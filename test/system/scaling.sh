@@ -89,7 +89,7 @@ refused "scaling.ranks = 1,8: 8 are more than the job's 4" scaling.ranks=1,8
 refused "scaling.ranks: on 1 rank: command line: grid.data = 2: the grid has 2 ranks, the job has 1" grid.data=2 scaling.ranks=1,2
 refused "take more than an epoch on 1 rank" data.batch=400
 refused "makes no whole number of windows for 3 ranks" scaling.kind=weak scaling.ranks=2,3 data.batch=7
-refused "scaling.kind = week: 'week' is no kind" scaling.kind=week
+refused "scaling.kind = week: 'week' is not a kind" scaling.kind=week
 refused "Did you mean scaling.ranks?" scaling.rank=2
 run 0 "$TRIREME" -i deck.in job.output=trained schedule.steps=2 schedule.warmup_steps=1 monitor.validate_every_steps=0 monitor.sample_tokens=0
 refused "-r has no meaning for job.task = scaling" -r trained

@@ -492,7 +492,7 @@ TEST(Checksums, ParseBackAndRefuseDamage) {
   EXPECT_THAT(damaged("[8, 4", "[9, 3"),
               HasSubstr("checksums.json: damaged: a: segments do not cover"));
   EXPECT_THAT(damaged("12", "13"), HasSubstr("segments do not cover the file at offset 12"));
-  EXPECT_THAT(damaged("fedc", "fedx"), HasSubstr("no hexadecimal hash"));
+  EXPECT_THAT(damaged("fedc", "fedx"), HasSubstr("not a hexadecimal hash"));
   EXPECT_THAT(damaged("XXH3", "XXH9"), HasSubstr("algorithm XXH3_64bits expected"));
   EXPECT_THAT(damaged("}", ""), HasSubstr("checksums.json: damaged"));
 }
@@ -604,7 +604,7 @@ TEST(HostileChecksums, SegmentsAreBounded) {
   EXPECT_THAT(segments("8", "[0, 8.0" + hash), HasSubstr("[offset, length, hash] expected"));
   EXPECT_THAT(segments("8", "[0, 8]"), HasSubstr("[offset, length, hash] expected, [0, 8]"));
   EXPECT_THAT(segments("8", "[0, 8, 7]"), HasSubstr("[offset, length, hash] expected"));
-  EXPECT_THAT(segments("8", R"([0, 8, "00"])"), HasSubstr("no hexadecimal hash of 16 digits"));
+  EXPECT_THAT(segments("8", R"([0, 8, "00"])"), HasSubstr("not a hexadecimal hash of 16 digits"));
   EXPECT_THAT(segments("8", "7"), HasSubstr("checksums.json: damaged: a: [offset, length, hash]"));
 }
 

@@ -298,7 +298,7 @@ TEST(Judge, NamesACircle) {
 TEST(Judge, TellsThatRanksHaveParted) {
   const Verdict verdict = Judge({Waiting(0, 5), Waiting(1, 5, Call::kBarrier)}, {});
   EXPECT_THAT(verdict.text, HasSubstr("rank 1 on node0 is in barrier 5"));
-  EXPECT_THAT(verdict.text, HasSubstr("parted"));
+  EXPECT_THAT(verdict.text, HasSubstr("diverged"));
 }
 
 TEST(Judge, NamesNodesThatSayNothing) {

@@ -305,7 +305,7 @@ TEST(Mixture, OriginsOfAnotherMixtureAreRefused) {
   options.origin.sources = {{3, 30}, {-1, 0}};
   EXPECT_THAT(MessageOf([&] { Sampler{options}; }), HasSubstr("windows used is -1"));
   options.origin.sources = {{3, 30}, {std::int64_t{1} << 60, 0}};
-  EXPECT_THAT(MessageOf([&] { Sampler{options}; }), HasSubstr("no position of a run"));
+  EXPECT_THAT(MessageOf([&] { Sampler{options}; }), HasSubstr("not a position of a run"));
 }
 
 class MixtureFiles : public Scratch {

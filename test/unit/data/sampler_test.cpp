@@ -535,11 +535,14 @@ TEST(SamplerOrigin, RefusesPositionsOfNoRun) {
   EXPECT_THAT(message({0, 0, -1}), HasSubstr("tokens seen is -1"));
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   for (const Origin& far : {Origin{kMost, 0, 0}, Origin{0, kMost, 0}, Origin{0, 0, kMost}}) {
-    EXPECT_THAT(message(far), HasSubstr("no position of a run of 100 windows"));
+    EXPECT_THAT(message(far), HasSubstr("not a position of a run of 100 windows"));
   }
   Sampler::Options finer = good;
   finer.length = finer.stride = 1;
-  EXPECT_THAT(MessageOf([&] { MoveOrigin({0, kMost, 0}, good, finer); }), HasSubstr("no position"));
+  EXPECT_THAT(MessageOf([&] {
+                MoveOrigin({0, kMost, 0}, good, finer);
+              }),
+              HasSubstr("not a position"));
 }
 
 // Batches, and the masks and documents in them.

@@ -346,7 +346,7 @@ INSTANTIATE_TEST_SUITE_P(
              "'ax' is not in the vocabulary"},
         Case{"merged", [](json& j) { j["model"]["merges"] = {"a c"}; },
              "'ac' is not in the vocabulary"},
-        Case{"three", [](json& j) { j["model"]["merges"] = {"a b c"}; }, "no merge of two symbols"},
+        Case{"three", [](json& j) { j["model"]["merges"] = {"a b c"}; }, "not a merge of two symbols"},
         Case{"id", [](json& j) { j["model"]["vocab"]["a"] = -1; }, "model.vocab['a']"},
         Case{"huge", [](json& j) { j["model"]["vocab"]["a"] = 1LL << 40; }, "is not in [0, "},
         Case{"kind", [](json& j) { j["model"]["vocab"] = 3; }, "model.vocab: no object"},

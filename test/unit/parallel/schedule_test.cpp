@@ -588,7 +588,7 @@ TEST(PipelineOptions, EveryScheduleHasItsName) {
 TEST(PipelineOptions, WhatDoesNotGoTogether) {
   EXPECT_THAT(Complaint("[pipeline]\nschedule = interleaved\nchunks = 1\n", 4),
               testing::StartsWith("a.in:3: pipeline.chunks = 1: interleaved needs several parts of "
-                                  "the model a stage\n  Choose 2 or more."));
+                                  "the model per stage\n  Choose 2 or more."));
   EXPECT_THAT(Complaint("[pipeline]\nschedule = interleaved\n", 4),
               HasSubstr("pipeline.chunks = 1 (default): interleaved needs several parts"));
   EXPECT_THAT(Complaint("[pipeline]\nschedule = gpipe\nchunks = 2\n", 4),

@@ -305,7 +305,7 @@ BannerFacts Example() {
   facts.grid = "pipeline 1 x data 2 x context 1 x tensor 1";
   facts.model = "jsc: 2 layers, dim 128, 4 heads, vocabulary 33,278; 9.71 M parameters";
   facts.data =
-      "wikitext2.h5: 2,088,628 / 217,646 / 245,569 tokens; 65,270 windows of 32, 128 steps an "
+      "wikitext2.h5: 2,088,628 / 217,646 / 245,569 tokens; 65,270 windows of 32, 128 steps per "
       "epoch";
   facts.memory = {{"parameters", 37 * kMebi},
                   {"gradients", 37 * kMebi},

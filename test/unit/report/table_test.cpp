@@ -174,7 +174,7 @@ TEST(Summary, ReadsAsLines) {
   EXPECT_EQ(
       SummaryText("done", record, session, losses, 1000,
                   {{"log", "runs/a/log.txt"}, {"metrics", "runs/a/metrics.jsonl"}}),
-      "done    1,019 steps, 2,088,627 tokens, 16:40; 2,611 tokens/s; peak memory 309 MiB a "
+      "done    1,019 steps, 2,088,627 tokens, 16:40; 2,611 tokens/s; peak memory 309 MiB per "
       "rank\n"
       "time    compute 78.0%, communication 1.0%, data 1.0%, checkpoint 5.0%, validation 14.0%, "
       "other 1.0%\n"
@@ -274,7 +274,7 @@ TEST(Summary, SaysHowManyGathersWereCompleteWhenNeeded) {
     return SummaryText("done", record, session, {}, 10, {{"log", "a"}}, {TensorRow()}, gathers);
   };
   EXPECT_NE(text({.count = 25, .ready = 22})
-                .find("\ngathers 12.5 a step and rank, of sharded "
+                .find("\ngathers 12.5 per step and rank, of sharded "
                       "parameters; 88.0% complete when needed\nfiles"),
             std::string::npos)
       << text({.count = 25, .ready = 22});

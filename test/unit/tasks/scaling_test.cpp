@@ -245,11 +245,11 @@ TEST_F(ScalingOptionsTest, RefuseWhatIsNoCount) {
                 HasSubstr("is not a number of ranks"))
         << text;
   }
-  EXPECT_THAT(Refusal({"scaling.ranks=1,2,1"}), HasSubstr("1 stands there twice"));
+  EXPECT_THAT(Refusal({"scaling.ranks=1,2,1"}), HasSubstr("1 is listed twice"));
 }
 
 TEST_F(ScalingOptionsTest, RefuseWhatIsNoKind) {
-  EXPECT_THAT(Refusal({"scaling.kind=week"}), HasSubstr("'week' is no kind"));
+  EXPECT_THAT(Refusal({"scaling.kind=week"}), HasSubstr("'week' is not a kind"));
   EXPECT_THAT(Refusal({"scaling.kind=weak,weak"}), HasSubstr("twice"));
   EXPECT_THAT(Refusal({"scaling.kind="}), HasSubstr("no kind is named"));
   EXPECT_THAT(Refusal({"scaling.rank=2"}), HasSubstr("scaling.ranks"));

@@ -537,7 +537,7 @@ TEST(RecordLine, OfEachKind) {
                        R"("tokens_per_second_mean":100,"memory_bytes":1048576,)"
                        R"("watts_per_node":400.4,"joules_per_token":0.125})"),
             "interval 50  loss 4.0000  from 3.0000  to 5.0000  100 tokens/s  memory 1.0 MiB  400 W "
-            "a node  0.125 J per token");
+            "per node  0.125 J per token");
   EXPECT_EQ(RecordLine(R"({"kind":"valid_other","set":"code","step":5,"epoch":1,"loss":2})"),
             "valid_other 5  epoch 1.00  set code  loss 2.0000");
   EXPECT_EQ(RecordLine(R"({"kind":"event","event":"stop","step":5,"host":"n1","text":"a\nb"})"),
