@@ -95,7 +95,7 @@ record hybrid '"grid": "pipeline 1 x data 4 x context 1 x tensor 2"'
 grep -q "^grid .*; canonical 4x2, leaf of $leaf sequences$" cube/log.txt || fail "no canonical in the banner"
 grep -q "^grid .*; moments and gradients sharded over 2 ranks, 2 copies; " hybrid/log.txt ||
   fail "the banner does not say how moments and gradients are shared out"
-grep -Eq '^gathers [0-9.]+ a step and rank, of sharded parameters; [0-9.]+% complete' data/log.txt ||
+grep -Eq '^gathers [0-9.]+ per step and rank, of sharded parameters; [0-9.]+% complete' data/log.txt ||
   fail "no line about gathers"
 ! grep -q '^gathers' hybrid/log.txt serial/log.txt square/log.txt || fail "gathers of what is whole"
 

@@ -593,7 +593,7 @@ TEST(PipelineOptions, WhatDoesNotGoTogether) {
               HasSubstr("pipeline.chunks = 1 (default): interleaved needs several parts"));
   EXPECT_THAT(Complaint("[pipeline]\nschedule = gpipe\nchunks = 2\n", 4),
               testing::StartsWith("a.in:3: pipeline.chunks = 2: schedule gpipe has one part of the "
-                                  "model a stage\n  Choose pipeline.schedule = interleaved"));
+                                  "model per stage\n  Choose pipeline.schedule = interleaved"));
   EXPECT_THAT(Complaint("[pipeline]\nchunks = 2\n", 4),
               HasSubstr("schedule 1f1b has one part of the model per stage"));
   EXPECT_THAT(
