@@ -93,9 +93,12 @@ constexpr std::string_view kLastLine = "# end of the deck\n";
 // False for a run that died before or during its first checkpoint: there is nothing to continue,
 // and its folder may be reused.
 bool HoldsCheckpoint(const fs::path& checkpoints) {
-  return std::ranges::any_of(NamesIn(checkpoints.string()), [](const std::string& name) {
+  std::error_code ignored;
+  const auto is_complete = [](const std::string& name) {
     return name.starts_with("step_") && !name.ends_with(".tmp");
-  });
+  };
+  return fs::exists(checkpoints, ignored) &&
+         std::ranges::any_of(NamesIn(checkpoints.string()), is_complete);
 }
 
 // Whether the folder's deck.in was written by a run, in whole or in part.
