@@ -96,7 +96,7 @@ Options Read(const deck::Deck& deck) {
   options.sequence_parallel_given = deck.Given("grid.sequence_parallel");
   options.shard_group_given = deck.Given("grid.shard_group");
   for (const char* name : {"grid.data", "grid.context", "grid.tensor", "grid.pipeline",
-                          "grid.sharding", "grid.shard_group"}) {
+                           "grid.sharding", "grid.shard_group"}) {
     options.layout_given = options.layout_given || deck.Given(name);
   }
   return options;
