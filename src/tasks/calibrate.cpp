@@ -37,7 +37,7 @@ void PrintSteps(const predict::Calibration& calibration) {
   }
 }
 
-constexpr double kBusy = 0.5;  // error of a step's time that no idle machine shows
+constexpr double kBusy = 0.5;  // a larger error of a predicted step: the machine was busy
 
 void CheckTarget(const std::string& path) {
   std::error_code ignored;

@@ -356,7 +356,8 @@ void Reporter::AddHistograms() {
   events_->AddHistograms(loop_.progress.step, gradients);
 }
 
-// Transfers of this session's steps, summed over all ranks: one row per kind that occurred.
+// Transfers of this session's steps, over all ranks: one row per kind that occurred. Bytes are
+// summed, seconds are means of a rank, `longest` is the largest of one rank.
 std::vector<report::TrafficRow> Reporter::GatherTraffic() const {
   const comm::Communicator& world = loop_.job.ranks.World();
   if (world.Size() == 1) return {};

@@ -1,4 +1,4 @@
-// Choosing the next token. Candidates are sorted only in the bucket where a draw falls.
+// Choosing the next token: logits are put into buckets; only the bucket drawn is sorted.
 #include "generator.hpp"
 
 #include <algorithm>

@@ -661,7 +661,7 @@ class Report {
     try {
       detail = check();
     } catch (const Error& error) {
-      // Rank 0 cannot handle the error of one rank among several: the others wait for it.
+      // An error of one rank alone cannot be reported: the other ranks wait for this one.
       if (world_.Size() > 1 && dynamic_cast<const AgreedError*>(&error) == nullptr) throw;
       failure = error;
     }

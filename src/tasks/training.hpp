@@ -54,7 +54,7 @@ class TrainingData {
   const data::Sampler& Samples() const { return step_.Samples(); }  // samples windows
   double Epoch(std::int64_t step) const { return Order().Epochs(step); }
 
-  // Files of the training for run.json; empty if its only file was never part of a mixture.
+  // Files of the training for run.json; empty if there never was a mixture.
   std::vector<data::MixtureFile> Files() const;
   // Batch for run.json: the deck's number of windows, or the largest number of pairs in a step.
   std::int64_t Batch() const { return Pairs() == nullptr ? options_.batch : plan_.Batch(); }

@@ -60,7 +60,7 @@ void CheckPairs(const EvaluateOptions& options, const deck::Deck& deck);
 // Counts from which all scores follow; integers, so that the order of summing does not matter.
 struct ScoreCounts {
   static constexpr std::size_t kWordOrders = 4;       // of BLEU's n-grams
-  static constexpr std::size_t kCharacterOrders = 6;  // of chrF's
+  static constexpr std::size_t kCharacterOrders = 6;  // for chrF
   // N-grams of one order: in the translation, in the reference, in both.
   struct Grams {
     std::int64_t hypothesis = 0, reference = 0, matches = 0;
@@ -122,8 +122,8 @@ class BeamSearch {
 
   // Unfinished beams, the likeliest first: one without tokens at first, none once Done().
   const std::vector<Beam>& Beams() const { return beams_; }
-  // Extends the beams. candidates: [Beams(), options.beams], each beam's likeliest next tokens in
-  // any order; of equal ones those with the smallest ids. Not after Done().
+  // Extends the beams. candidates: [beam, options.beams], each beam's likeliest next tokens in any
+  // order; among equals, the smallest ids. Not after Done().
   void Advance(std::span<const Candidate> candidates);
   // Whether the search is over: no beam can become the best any more, or all were cut off.
   bool Done() const { return beams_.empty(); }
@@ -335,7 +335,7 @@ class Baselines {
   std::int64_t vocabulary_;
   bool document_mask_;
   std::string left_out_;
-  std::vector<double> unigram_;    // [vocabulary]: -ln of (occurrences + 1) / (targets + types)
+  std::vector<double> unigram_;    // [vocabulary]: -ln((occurrences + 1) / (targets + vocabulary))
   std::vector<KneserNey> n_gram_;  // one model, or none if left out
 };
 

@@ -162,8 +162,8 @@ Baselines::Result Baselines::Evaluate(const data::TokenFile& file, data::Split s
 // Kneser-Ney counts without tables of n-grams: training targets are sorted by their contexts; one
 // pass over them counts each context's continuations and answers all queries.
 
-// Kneser-Ney counts of a context, and of one word after it. For the highest order these are
-// occurrences in training; for a shorter n-gram, the number of different tokens that precede it.
+// Kneser-Ney counts of a context, and of one word after it. Highest order: occurrences in training;
+// lower orders: the number of different tokens seen before the n-gram.
 struct KneserNey::Seen {
   std::uint32_t count = 0;               // count of the word after the context
   std::uint32_t total = 0;               // sum over all words

@@ -173,7 +173,7 @@ struct Row {
 // Rows of all lines that have a round. The rows refer to the study.
 std::vector<Row> RowsOf(const Study& study);
 
-// Checks that all numbers of ranks computed the same; otherwise the study is worthless.
+// Checks that losses do not depend on the number of ranks; else the study is worthless.
 
 // Tolerated relative difference between losses of different layouts (doc/reference/numerics.md,
 // rule 4); kSameLossHalf: with products in bf16 or fp8.

@@ -473,8 +473,8 @@ std::int64_t Slices(const train::TrainingOptions& setup, const comm::GridShape& 
   return std::max(setup.model.canonical.slices, grid.tensor);
 }
 
-// Keeps the heads, or the fewest with the same pattern over slices: a slice has one key/value head,
-// several, fewer than another, or shares one; each of these has one query head or several.
+// Keeps few heads as they are. Reduces more of them, but not whether slices share a key/value head,
+// have one, several or unequal numbers, nor whether each of them has one query head or several.
 void ShrinkHeads(model::Options& o, std::int64_t slices) {
   if (o.heads > kMostHeads) {
     const std::int64_t grouped = o.heads / o.kv_heads;
