@@ -1,7 +1,10 @@
 // The batch job: deadline, count of starts, Slurm's environment, and questions to squeue.
 #include "trireme/app/batch_job.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
+#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -175,6 +178,30 @@ constexpr std::array<const char*, 9> kEnded = {"BOOT_FAIL", "CANCELLED",     "CO
                                                "DEADLINE",  "FAILED",        "NODE_FAIL",
                                                "PREEMPTED", "OUT_OF_MEMORY", "TIMEOUT"};
 
+// Starts a shell command with standard output and error to `out`. Returns its process id; -1 on
+// failure. posix_spawn copies no memory, so pages registered with the network stay valid.
+pid_t StartShell(std::string command, int out) {
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&files, out, STDERR_FILENO);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  // Unblocks the signals that a run has blocked.
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  std::string shell = "sh", option = "-c";
+  std::array<char*, 4> arguments = {shell.data(), option.data(), command.data(), nullptr};
+  pid_t child = -1;
+  if (::posix_spawnp(&child, "sh", &files, &attributes, arguments.data(), environ) != 0) child = -1;
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&files);
+  return child;
+}
+
 struct Answer {
   int code = 0;        // exit code
   std::string output;  // standard output and error
@@ -182,17 +209,17 @@ struct Answer {
 
 // Asks squeue; nullopt if it does not end in time. `timeout` (coreutils) then kills the whole
 // process group including itself, so that the wait ends even if squeue hangs in the kernel. The
-// output goes to a file in memory, whose size the shell limits. system() copies no memory
-// (posix_spawn), so pages registered with the network stay valid.
+// output goes to a file in memory, whose size the shell limits.
 std::optional<Answer> Ask(const std::string& id, double seconds) {
   const Descriptor out(::memfd_create("squeue", MFD_CLOEXEC));
   if (!out.Valid()) return std::nullopt;
-  const int status = std::system(
-      fmt::format("ulimit -f {}; exec timeout -s KILL {} squeue -h -j {} -o %T </dev/null "
-                  ">/proc/{}/fd/{} 2>&1",
-                  kMostOutput / kBlock, seconds, id, ::getpid(), out.Get())
-          .c_str());
-  if (status == -1 || !WIFEXITED(status)) return std::nullopt;
+  const pid_t child =
+      StartShell(fmt::format("ulimit -f {}; exec timeout -s KILL {} squeue -h -j {} -o %T",
+                             kMostOutput / kBlock, seconds, id),
+                 out.Get());
+  int status = 0;
+  if (child < 0 || Retry([&] { return ::waitpid(child, &status, 0); }) != child) return {};
+  if (!WIFEXITED(status)) return std::nullopt;
   Answer answer{.code = WEXITSTATUS(status), .output = std::string(kMostOutput, '\0')};
   answer.output.resize(
       static_cast<std::size_t>(ReadAt(out.Get(), answer.output.data(), kMostOutput, 0)));
