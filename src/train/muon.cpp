@@ -72,9 +72,8 @@ void Muon::Allocate() {
     shorter = std::max(shorter, std::min(hidden.rows, hidden.columns));
   }
   if (size == 0) return;
-  const auto element = static_cast<std::int64_t>(SizeOf(Type()));
   for (const std::int64_t count : {size, size, shorter * shorter, shorter * shorter}) {
-    scratch_.push_back(device::AllocateZeroed(count * element, Stream().Where()));
+    scratch_.push_back(device::AllocateZeroed(BytesOf(Type(), count), Stream().Where()));
   }
   squares_ = device::AllocateZeroed(static_cast<std::int64_t>(sizeof(double)), Stream().Where());
 }
@@ -100,7 +99,7 @@ Matrix Muon::Scratch(std::size_t which, std::int64_t rows, std::int64_t columns)
 void Muon::Fill(const Hidden& hidden, const kernels::UpdateScalars* scalars, bool clear) const {
   const Matrix whole = Scratch(0, hidden.rows, hidden.columns);
   void* const slice = ElementAt(whole.data, Type(), hidden.begin);
-  device::SetZero(Stream(), whole.data, whole.Size() * static_cast<std::int64_t>(SizeOf(Type())));
+  device::SetZero(Stream(), whole.data, BytesOf(Type(), whole.Size()));
   kernels::UpdateRange ahead = hidden.ahead, rest = hidden.rest;
   ahead.values = rest.values = slice;
   kernels::GradientDescent(Stream(), Type(), {&hidden.momentum, 1}, scalars + kMomentum, false);
@@ -109,7 +108,7 @@ void Muon::Fill(const Hidden& hidden, const kernels::UpdateScalars* scalars, boo
   if (tensor_.Size() == 1) return;
   // Everything outside the slice is zero, so the sum puts the matrix together without rounding.
   if (!hidden.counts) {
-    device::SetZero(Stream(), slice, ahead.count * static_cast<std::int64_t>(SizeOf(Type())));
+    device::SetZero(Stream(), slice, BytesOf(Type(), ahead.count));
   }
   tensor_.AllReduce(Type(), whole.data, whole.Size());
 }
@@ -133,7 +132,7 @@ Matrix Muon::Orthogonalise(const Hidden& hidden, const kernels::UpdateScalars* s
   auto* const squares = static_cast<double*>(squares_.get());
   const kernels::FlatRange whole{next.Size(), next.data};
   kernels::SquareSums(Stream(), Type(), {&whole, 1}, squares);
-  device::SetZero(Stream(), x.data, x.Size() * static_cast<std::int64_t>(SizeOf(Type())));
+  device::SetZero(Stream(), x.data, BytesOf(Type(), x.Size()));
   Combine(0, 1, next, x, sums, squares);
   for (int i = 0; i < kIterations; ++i) {
     // square = x x^T, or x^T x if that is smaller; next = a x + (b square + c square^2) x.

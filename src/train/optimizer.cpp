@@ -138,7 +138,7 @@ void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_no
   for (const Part& part : unowned_) {
     const Dtype type = registry_->SumType();
     device::SetZero(stream_, ElementAt(registry_->Gradients(), type, part.begin),
-                    part.Size() * static_cast<std::int64_t>(SizeOf(type)));
+                    BytesOf(type, part.Size()));
   }
 }
 
@@ -179,10 +179,10 @@ std::int64_t Optimizer::Bytes() const {
 
 Rule::Rule(const RuleParts& parts, const std::vector<std::string>& prefixes)
     : stream_(parts.stream), dtype_(parts.registry.SumType()) {
-  const auto size = static_cast<std::int64_t>(SizeOf(dtype_));
   for (const std::string& prefix : prefixes) {
     moments_.push_back(
-        {prefix, device::AllocateZeroed(parts.registry.Owns().moments * size, stream_.Where())});
+        {prefix,
+         device::AllocateZeroed(BytesOf(dtype_, parts.registry.Owns().moments), stream_.Where())});
   }
 }
 
@@ -198,11 +198,10 @@ void Rule::AddMoment(const RuleParts& parts, const std::string& prefix,
     std::int64_t& place = places.at(static_cast<std::size_t>(part.id));
     if (place < 0) continue;
     place = end;
-    end += CeilDivide(part.storage.count, kLine) * kLine;
+    end += RoundUp(part.storage.count, kLine);
   }
-  const auto size = static_cast<std::int64_t>(SizeOf(dtype_));
   moments_.push_back(
-      {prefix, device::AllocateZeroed(end * size, stream_.Where()), std::move(places)});
+      {prefix, device::AllocateZeroed(BytesOf(dtype_, end), stream_.Where()), std::move(places)});
 }
 
 void* Rule::MomentAt(std::size_t which, const OwnedParameter& part) const {
