@@ -238,7 +238,8 @@ void Timeline::Send(const comm::ClockComparison& last) const {
   send(std::span(&mine, 1), kSummaryTag);
   send(recorder_->Slices(), kSlicesTag);
   send(recorder_->AllKernels().all, kKernelsTag);
-  send(nlohmann::json(TextsOf(*recorder_, no_kernels_)).dump(), kTextsTag);
+  // MessagePack takes any bytes, as a library's message may have; JSON takes UTF-8 alone.
+  send(nlohmann::json::to_msgpack(TextsOf(*recorder_, no_kernels_)), kTextsTag);
 }
 
 void Timeline::Receive(int rank, TimelineFile& file) const {
@@ -255,7 +256,8 @@ void Timeline::Receive(int rank, TimelineFile& file) const {
   auto slices = receive(std::vector<device::Slice>(), kSlicesTag);
   auto kernels = receive(std::vector<device::Kernel>(), kKernelsTag);
   file.Add(rank, summary, std::move(slices), std::move(kernels),
-           nlohmann::json::parse(receive(std::string(), kTextsTag)).get<RankTexts>());
+           nlohmann::json::from_msgpack(receive(std::vector<std::uint8_t>(), kTextsTag))
+               .get<RankTexts>());
 }
 
 // On rank 0. If writing fails, this is reported and training goes on.
