@@ -9,7 +9,7 @@
 #include <map>
 #include <sstream>
 
-#include "trireme/base/lists.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/comm/channel.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/stream.hpp"

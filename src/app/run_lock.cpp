@@ -1,9 +1,7 @@
-// The lock of a run folder.
-//
-// Protocol. A lock is a file that names its holder and carries a random token T. It is written
-// under a name of its own, run.lock.T, synced, and put in place with link(2), which fails if the
-// name exists. If the reply of an NFS server is lost, link reports a failure although it succeeded;
-// so the outcome is read back: the file in place has token T, or it has not.
+// The protocol of a run folder's lock. A lock is a file that names its holder and carries a random
+// token T. It is written under a name of its own, run.lock.T, synced, and put in place with
+// link(2), which fails if the name exists. If the reply of an NFS server is lost, link reports a
+// failure although it succeeded; so the outcome is read back: the file in place has token T or not.
 //
 //   run.lock              the first holder, token A
 //   run.lock.after.A      a link to the lock of A's successor, token B
@@ -20,10 +18,9 @@
 //
 // Why there is only one holder: links of the chain are removed only after the holder has replaced
 // or removed run.lock, and no token is used twice. So run.lock.after.A is made only once while
-// run.lock has token A.
-//
-// A holder that is replaced while it still runs (its lock was removed by hand, or Slurm requeued
-// its job while its node could not be reached) finds out through StillMine().
+// run.lock has token A. A holder that is replaced while it still runs (its lock was removed by
+// hand, or Slurm requeued its job while its node could not be reached) finds out through
+// StillMine().
 #include "trireme/app/run_lock.hpp"
 
 #include <fmt/chrono.h>
@@ -44,12 +41,9 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/base/lists.hpp"
 #include "trireme/deck/json_text.hpp"
 
 namespace trireme::app {
-
-// Holders of a run folder: how they are described, and how one is proved gone.
 
 namespace {
 
@@ -58,6 +52,10 @@ namespace fs = std::filesystem;
 constexpr std::size_t kTokenDigits = 32;
 constexpr std::size_t kMostLockBytes = 8192;  // of a lock file, which has about 700
 constexpr std::size_t kLongestValue = 256;    // of a lock's texts; host names have up to 64
+constexpr std::size_t kLongestChain = 1000;   // each link is a job that was killed while starting
+constexpr int kMostAttempts = 1000;  // each failed attempt means that another job succeeded
+// Errors of link(2) due to others: a newcomer has taken the place, or the holder cleaned up.
+constexpr std::array kRaceErrors = {0, EEXIST, ENOENT, ESTALE};
 
 // The members of a lock file.
 constexpr auto kTexts = std::to_array<std::pair<const char*, std::string Holder::*>>(
@@ -114,88 +112,6 @@ bool IsToken(const std::string& text) {
          text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-}  // namespace
-
-Holder ThisProcess(const BatchJob& job) {
-  Holder self;
-  std::array<char, kLongestValue> host = {};
-  ::gethostname(host.data(), host.size() - 1);
-  self.host = Printable(host.data());
-  self.machine = Printable(FirstLine("/etc/machine-id"));
-  self.boot = Printable(FirstLine("/proc/sys/kernel/random/boot_id"));
-  std::error_code ignored;
-  self.namespaces = Printable(fs::read_symlink("/proc/self/ns/pid", ignored).string() + " " +
-                              fs::read_symlink("/proc/self/ns/time", ignored).string());
-  self.pid = ::getpid();
-  if (const auto process = StateOf(self.pid)) self.started = process->started;
-  self.job = Printable(job.id);
-  self.cluster = Printable(job.cluster);
-  self.restarts = std::max(job.restarts, 0);
-  self.since = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)));
-  std::random_device random;
-  while (self.token.size() < kTokenDigits) self.token += fmt::format("{:08x}", random());
-  return self;
-}
-
-std::string Format(const Holder& holder) {
-  nlohmann::ordered_json object;
-  for (const auto& [name, text] : kTexts) object[name] = holder.*text;
-  for (const auto& [name, number] : kNumbers) object[name] = holder.*number;
-  return object.dump(1) + "\n";
-}
-
-std::optional<Holder> Parse(const std::string& text) {
-  const auto json = deck::TryParseJson(text, kMostLockBytes);
-  if (!json) return std::nullopt;
-  try {
-    const deck::JsonObject object(*json, "lock");
-    Holder holder;
-    for (const auto& [name, value] : kTexts) {
-      holder.*value = object.Text(name);
-      if (holder.*value != Printable(holder.*value)) return std::nullopt;
-    }
-    for (const auto& [name, value] : kNumbers) holder.*value = object.Integer(name);
-    if (holder.pid >= 1 && holder.pid <= std::numeric_limits<pid_t>::max() &&
-        IsToken(holder.token)) {
-      return holder;
-    }
-  } catch (const Error&) {  // a member is missing or has another type
-  }
-  return std::nullopt;
-}
-
-Fate FateOf(const Holder& holder, const Holder& self) {
-  const bool same_host =
-      !self.host.empty() && holder.host == self.host && holder.machine == self.machine;
-  if (same_host && !self.boot.empty() && !holder.boot.empty()) {
-    // Two machines without an id may share a name, for example containers on both.
-    if (holder.boot != self.boot && !self.machine.empty()) {
-      return {.runs = false, .gone = "the host was started again since"};
-    }
-    if (holder.boot == self.boot && holder.namespaces == self.namespaces) {
-      const bool runs = Runs(holder);
-      return {.runs = runs, .gone = runs ? "" : "its process has ended"};
-    }
-  }
-  // Job ids are unique only within a cluster.
-  const bool same_cluster = !self.cluster.empty() && holder.cluster == self.cluster;
-  if (!same_cluster || holder.job.empty()) return {};
-  if (holder.job == self.job) {
-    const bool again = holder.restarts < self.restarts;
-    return {.runs = false, .gone = again ? "Slurm has started its job again" : ""};
-  }
-  return {.runs = false, .gone = WhyJobEnded(holder.job)};
-}
-
-// RunLock: reading, extending and shortening the chain of holders.
-
-namespace {
-
-constexpr std::size_t kLongestChain = 1000;  // each link is a job that was killed while starting
-constexpr int kMostAttempts = 1000;          // each failed attempt means that another job succeeded
-// Errors of link(2) due to others: a newcomer has taken the place, or the holder cleaned up.
-constexpr std::array kRaceErrors = {0, EEXIST, ENOENT, ESTALE};
-
 std::string AfterName(const std::string& lock, const Holder& holder) {
   return lock + ".after." + holder.token;
 }
@@ -210,9 +126,8 @@ std::optional<Holder> ReadLock(const std::string& path, const std::string& lock,
     if (auto holder = Parse(file.text)) return holder;
   }
   if (unreadable != nullptr) *unreadable = file.unreadable;
-  const std::string fault = !file.fault.empty() ? file.fault
-                            : file.text.empty() ? "is empty"
-                                                : "is damaged";
+  const char* content = file.text.empty() ? "is empty" : "is damaged";
+  const std::string fault = file.fault.empty() ? content : file.fault;
   throw InputError(
       fmt::format("{}: the lock of the run folder {}: another job may work there", path, fault),
       fmt::format("Make sure that no job uses the folder, then remove {}{}.", path,
@@ -260,17 +175,82 @@ std::string Describe(const Holder& holder) {
 }
 
 Error HeldBy(const std::string& lock, const Holder& holder, const Holder& self, bool runs) {
+  const auto state =
+      runs ? "" : fmt::format(" (host {} cannot tell whether it still runs)", self.host);
   return InputError(
-      fmt::format(
-          "{}: another job {} this run folder: {}{}", FolderOf(lock),
-          runs ? "uses" : "may still use", Describe(holder),
-          runs ? "" : fmt::format(" (host {} cannot tell whether it still runs)", self.host)),
+      fmt::format("{}: another job {} this run folder: {}{}", FolderOf(lock),
+                  runs ? "uses" : "may still use", Describe(holder), state),
       fmt::format("Wait until it has ended, end it, or choose another job.name or job.output. "
                   "If it is known to be gone, remove {}.",
                   lock));
 }
 
 }  // namespace
+
+Holder ThisProcess(const BatchJob& job) {
+  Holder self;
+  std::array<char, kLongestValue> host = {};
+  ::gethostname(host.data(), host.size() - 1);
+  self.host = Printable(host.data());
+  self.machine = Printable(FirstLine("/etc/machine-id"));
+  self.boot = Printable(FirstLine("/proc/sys/kernel/random/boot_id"));
+  std::error_code ignored;
+  self.namespaces = Printable(fs::read_symlink("/proc/self/ns/pid", ignored).string() + " " +
+                              fs::read_symlink("/proc/self/ns/time", ignored).string());
+  self.pid = ::getpid();
+  if (const auto process = StateOf(self.pid)) self.started = process->started;
+  self.job = Printable(job.id);
+  self.cluster = Printable(job.cluster);
+  self.restarts = std::max(job.restarts, 0);
+  self.since = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)));
+  std::random_device random;
+  while (self.token.size() < kTokenDigits) self.token += fmt::format("{:08x}", random());
+  return self;
+}
+
+std::string Format(const Holder& holder) {
+  nlohmann::ordered_json object;
+  for (const auto& [name, text] : kTexts) object[name] = holder.*text;
+  for (const auto& [name, number] : kNumbers) object[name] = holder.*number;
+  return object.dump(1) + "\n";
+}
+
+std::optional<Holder> Parse(const std::string& text) {
+  const auto json = deck::TryParseJson(text, kMostLockBytes);
+  if (!json) return std::nullopt;
+  try {
+    const deck::JsonObject object(*json, "lock");
+    Holder holder;
+    for (const auto& [name, value] : kTexts) {
+      holder.*value = object.Text(name);
+      if (holder.*value != Printable(holder.*value)) return std::nullopt;
+    }
+    for (const auto& [name, value] : kNumbers) holder.*value = object.Integer(name);
+    const bool process = holder.pid >= 1 && holder.pid <= std::numeric_limits<pid_t>::max();
+    if (process && IsToken(holder.token)) return holder;
+  } catch (const Error&) {  // a member is missing or has another type
+  }
+  return std::nullopt;
+}
+
+Fate FateOf(const Holder& holder, const Holder& self) {
+  const bool same_host =
+      !self.host.empty() && holder.host == self.host && holder.machine == self.machine;
+  if (same_host && !self.boot.empty() && !holder.boot.empty()) {
+    // Two machines without an id may share a name, for example containers on both.
+    if (holder.boot != self.boot && !self.machine.empty()) {
+      return {.gone = "the host was started again since"};
+    }
+    if (holder.boot == self.boot && holder.namespaces == self.namespaces) {
+      return Runs(holder) ? Fate{.runs = true, .gone = ""} : Fate{.gone = "its process has ended"};
+    }
+  }
+  // Job ids are unique only within a cluster.
+  const bool same_cluster = !self.cluster.empty() && holder.cluster == self.cluster;
+  if (!same_cluster || holder.job.empty()) return {};
+  if (holder.job != self.job) return {.gone = WhyJobEnded(holder.job)};
+  return {.gone = holder.restarts < self.restarts ? "Slurm has started its job again" : ""};
+}
 
 RunLock::RunLock(const std::string& folder, const BatchJob& job, bool new_folder)
     : path_(folder + "/run.lock"), process_(::getpid()) {

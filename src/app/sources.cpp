@@ -20,7 +20,6 @@
 #include "trireme/app/batch_job.hpp"
 #include "trireme/app/job.hpp"
 #include "trireme/base/files.hpp"
-#include "trireme/base/lists.hpp"
 #include "trireme/base/program.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/comm/channel.hpp"

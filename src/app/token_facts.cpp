@@ -11,7 +11,7 @@
 #include "trireme/app/run_record.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
-#include "trireme/data/batch.hpp"
+#include "trireme/data/windows.hpp"
 #include "trireme/deck/json_text.hpp"
 #include "trireme/hf/weights.hpp"
 #include "trireme/report/monitor.hpp"

@@ -18,7 +18,6 @@
 #include <thread>
 #include <vector>
 
-#include "trireme/base/lists.hpp"
 #include "trireme/base/utf8.hpp"
 
 namespace trireme {

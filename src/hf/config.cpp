@@ -11,7 +11,6 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
-#include "trireme/base/lists.hpp"
 #include "trireme/deck/json_text.hpp"
 #include "trireme/hf/weights.hpp"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "trireme/base/lists.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/deck/keys.hpp"
 #include "trireme/deck/schema.hpp"
 

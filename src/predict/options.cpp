@@ -9,7 +9,7 @@
 #include <iterator>
 
 #include "trireme/base/error.hpp"
-#include "trireme/base/lists.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/deck/keys.hpp"
 
 namespace trireme::predict {

@@ -23,7 +23,6 @@
 #include "counter.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/files.hpp"
-#include "trireme/base/lists.hpp"
 #include "trireme/device/cores.hpp"
 
 namespace trireme::report {

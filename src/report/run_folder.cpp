@@ -16,7 +16,6 @@
 #include "metrics_file.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
-#include "trireme/base/lists.hpp"
 #include "trireme/report/append_file.hpp"
 #include "trireme/report/monitor.hpp"
 

@@ -22,7 +22,6 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/base/lists.hpp"
 #include "trireme/base/utf8.hpp"
 #include "trireme/report/append_file.hpp"
 

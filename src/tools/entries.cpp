@@ -15,7 +15,6 @@
 
 #include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/base/lists.hpp"
 
 namespace trireme::tools {
 

@@ -12,8 +12,8 @@
 #include <sstream>
 
 #include "trireme/base/clock.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/base/lists.hpp"
 #include "trireme/base/program.hpp"
 #include "trireme/comm/node_memory.hpp"
 #include "trireme/device/stream.hpp"

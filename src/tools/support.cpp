@@ -26,7 +26,6 @@
 #include "entries.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
-#include "trireme/base/lists.hpp"
 #include "trireme/device/cores.hpp"
 #include "trireme/tools/preflight.hpp"
 #include "trireme/tools/watch.hpp"

@@ -20,7 +20,6 @@
 #include <system_error>
 
 #include "trireme/base/files.hpp"
-#include "trireme/base/lists.hpp"
 #include "trireme/tools/preflight.hpp"
 
 namespace trireme::tools {

@@ -12,7 +12,6 @@
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/data/batch.hpp"
 #include "trireme/data/windows.hpp"
 
 namespace trireme::train {

@@ -10,7 +10,7 @@
 
 #include "../../src/data/harbour/grammar.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/data/batch.hpp"
+#include "trireme/data/windows.hpp"
 
 namespace trireme::data {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "trireme/base/philox.hpp"
-#include "trireme/data/batch.hpp"
+#include "trireme/data/windows.hpp"
 #include "trireme/model/options.hpp"
 #include "trireme/train/optimizer.hpp"
 

@@ -204,4 +204,13 @@ class PositionedFile {
   Descriptor file_;
 };
 
+// The words of a text, between blanks and newlines.
+std::vector<std::string> WordsIn(const std::string& text);
+
+// The first line of a file, or what comes before `end`; empty if it cannot be read.
+std::string FirstLine(const std::string& path, char end = '\n');
+
+// Names of the entries of a folder, sorted; as many as can be listed.
+std::vector<std::string> NamesIn(const std::string& folder);
+
 }  // namespace trireme

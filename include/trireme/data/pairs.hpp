@@ -12,9 +12,9 @@
 
 #include "trireme/base/partition.hpp"
 #include "trireme/comm/communicator.hpp"
-#include "trireme/data/batch.hpp"
 #include "trireme/data/options.hpp"
 #include "trireme/data/token_file.hpp"
+#include "trireme/data/windows.hpp"
 
 namespace trireme::data {
 

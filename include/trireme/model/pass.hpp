@@ -13,7 +13,7 @@
 
 #include "trireme/base/function_ref.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/data/batch.hpp"
+#include "trireme/data/windows.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/kernels/elementwise.hpp"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/data/batch.hpp"
+#include "trireme/data/windows.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
 

@@ -6,7 +6,6 @@
 #include <span>
 #include <vector>
 
-#include "trireme/data/batch.hpp"
 #include "trireme/data/pairs.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/data/windows.hpp"

@@ -25,7 +25,6 @@
 #include "tokenize_texts.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/philox.hpp"
-#include "trireme/data/batch.hpp"
 #include "trireme/data/pairs.hpp"
 #include "trireme/data/windows.hpp"
 

@@ -9,7 +9,7 @@
 #include "harbour/grammar.hpp"
 #include "harbour_predictor.hpp"
 #include "scratch.hpp"
-#include "trireme/data/batch.hpp"
+#include "trireme/data/windows.hpp"
 #include "words.hpp"
 
 namespace trireme::data {

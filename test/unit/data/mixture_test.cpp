@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "scratch.hpp"
-#include "trireme/data/batch.hpp"
 #include "trireme/data/options.hpp"
+#include "trireme/data/windows.hpp"
 
 namespace trireme::data {
 namespace {

@@ -18,8 +18,8 @@
 #include "token_codec.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
-#include "trireme/data/batch.hpp"
 #include "trireme/data/pairs.hpp"
+#include "trireme/data/windows.hpp"
 
 namespace trireme::data {
 namespace {

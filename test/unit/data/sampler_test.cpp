@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "scratch.hpp"
-#include "trireme/data/batch.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/data/windows.hpp"
 
 namespace trireme::data {
 namespace {

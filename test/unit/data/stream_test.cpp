@@ -16,7 +16,7 @@
 #include <string>
 
 #include "scratch.hpp"
-#include "trireme/data/batch.hpp"
+#include "trireme/data/windows.hpp"
 
 namespace trireme::data {
 namespace {
