@@ -93,7 +93,7 @@ void CheckIndex(const std::string& path, std::map<std::string, std::string> inde
 }  // namespace
 
 Error NotAModel(const std::string& folder, const std::string& lacks) {
-  // A kind of folder, recognised by a file's name. says: {0} is the folder, {1} the file.
+  // A kind of folder, recognised by a file's name. says: error text with folder {0} and file {1}.
   struct Sign {
     bool (*is)(const std::string& name);
     const char *says, *hint;
