@@ -351,7 +351,7 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
 
 namespace {
 
-// Where another model comes from, and texts for messages about a deck that contradicts it.
+// A model that a deck takes over: its file, what supplies the deck's values, and words for errors.
 struct Other {
   std::string path, origin;
   const char *has, *hint;

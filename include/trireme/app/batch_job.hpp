@@ -88,7 +88,7 @@ BatchJob ReadBatchJob();
 
 // Runs `squeue -h -j ID -o %T` from PATH. Returns the proof that the job has ended: "Slurm says
 // that job 12 ended (TIMEOUT)"; empty if it has not, or if squeue is missing, fails or takes longer
-// than `seconds`: even a controller under load answers within a few.
+// than `seconds`. A controller under load still answers within a few seconds.
 std::string WhyJobEnded(const std::string& id, double seconds = 10);
 
 }  // namespace trireme::app
