@@ -16,7 +16,7 @@ struct Record {
   enum class Kind { kStep, kValid, kValidOther, kTest, kDone };
   Kind kind = Kind::kStep;  // kValid decides on the best; kValidOther: further sets
   std::string set = {};     // kValid, kValidOther: name from data.validation; may be empty
-  // kValid, kValidOther: windows in the evaluated sample and in the set; 0: all were evaluated.
+  // kValid, kValidOther: number of windows evaluated, and in the set; both 0: all were evaluated.
   std::int64_t windows = 0, all_windows = 0;
   bool pairs = false;          // the windows are pairs of texts
   bool ends_interval = false;  // kStep: last step of a session, whatever its number
@@ -41,7 +41,7 @@ struct Record {
 
   // The members below are known at the end of an interval or evaluation, not for every step.
 
-  // Of the rank that uses most: peak resident set, or on a GPU the card's memory in use.
+  // Memory of the rank that uses most: peak resident set, or on a GPU the card's memory in use.
   std::int64_t memory_bytes = 0;
   int memory_rank = -1;  // its world rank; -1: unknown
   std::string memory_host = {};

@@ -40,7 +40,7 @@ struct RankUse {
   std::int64_t program_bytes = 0;  // of the program itself, not planned
   std::int64_t writer_bytes = 0;   // not planned: for writing the node's checkpoints
   std::int64_t others_bytes = 0;   // part of used_bytes: shared memory in other ranks' plans
-  // Bytes foreseen for this rank and bytes it really took; comparable.
+  // Bytes foreseen for this rank, and bytes that it took, without those in other ranks' plans.
   std::int64_t Foreseen() const { return program_bytes + planned_bytes + writer_bytes; }
   std::int64_t Taken() const { return used_bytes - others_bytes; }
   double seconds_compute = 0;  // over the steps of this session
