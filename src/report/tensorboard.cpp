@@ -70,7 +70,7 @@ class BucketFinder {
  private:
   static constexpr int kDropped = 52 - 4;  // low mantissa bits; a range spans 1/16 at most
   static constexpr std::uint64_t kMagnitude = ~(std::uint64_t{1} << 63);
-  static constexpr std::size_t kFinite = std::size_t{0x7FF} << (52 - kDropped);  // of finite values
+  static constexpr std::size_t kFinite = std::size_t{0x7FF} << (52 - kDropped);  // number of ranges
 
   const std::vector<double>& limits_;
   std::array<std::uint16_t, kFinite> first_{}, first_negative_{};

@@ -14,7 +14,7 @@ namespace trireme::report {
 // checkpoints since the last step.
 struct Record {
   enum class Kind { kStep, kValid, kValidOther, kTest, kDone };
-  Kind kind = Kind::kStep;  // kValid decides on the best; kValidOther: further sets
+  Kind kind = Kind::kStep;  // kValid: set that decides on the best checkpoint; kValidOther: others
   std::string set = {};     // kValid, kValidOther: name from data.validation; may be empty
   // kValid, kValidOther: number of windows evaluated, and in the set; both 0: all were evaluated.
   std::int64_t windows = 0, all_windows = 0;
