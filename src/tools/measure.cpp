@@ -394,7 +394,7 @@ int Partner(int self, int round, int players) {
   const int fixed = circle;  // number of the player who stays, or of the dummy
   int partner = 0;
   if (self == fixed) {
-    // The place opposite to itself: 2 p = round modulo the circle's length, which is odd.
+    // Solve 2 * partner = round modulo the circle's length, which is odd.
     partner = round % 2 == 0 ? round / 2 : (round + circle) / 2;
   } else {
     partner = (round - self + circle) % circle;

@@ -105,9 +105,9 @@ class Curve {
   void Clear() { *this = {}; }
   bool Empty() const { return buckets_.empty(); }
 
-  // At most `columns` bars from the first step to the last; each shows the mean of about as many
-  // steps, scaled between the smallest and largest mean; '!' if a value was not finite. blocks: use
-  // Unicode's block elements, else ASCII.
+  // At most `columns` bars from the first step to the last; each shows the mean of about equally
+  // many steps, scaled between the smallest and largest mean; '!' if a value was not finite.
+  // blocks: use Unicode's block elements, else ASCII.
   std::string Bars(int columns, bool blocks) const;
 
  private:

@@ -232,7 +232,7 @@ void AddFile(const std::string& path, const std::string& name, Bounds bounds, co
   contents.entries.push_back({"run/" + name, WithoutPasswords(filter(file->text)), file->note});
 }
 
-// Adds a JSON file without its texts. A damaged file, whose texts cannot be told, gives a note.
+// Adds a JSON file without its texts; for a damaged file, only a note about it.
 void AddJson(const std::string& path, const std::string& name, Contents& contents) {
   const std::optional<FileText> file = ReadBounded(path, kWhole, false, contents);
   if (!file) return;

@@ -60,7 +60,7 @@ struct FileSystem {
   std::string striping;  // "4 stripes of 1 MiB"; empty: none, or not known
   bool shared = false;   // shared by many hosts, judging by its type
   bool network_file_system = false;  // NFS
-  std::uint64_t identity = 0;        // tells folders of hosts apart; 0: shared, or not known
+  std::uint64_t identity = 0;        // identifies the folder; 0: shared, or not known
   std::string Text() const;
 };
 FileSystem FileSystemOf(const std::string& path);
