@@ -37,7 +37,7 @@ void PrintSteps(const predict::Calibration& calibration) {
   }
 }
 
-constexpr double kBusy = 0.5;  // a larger error of a predicted step: the machine was busy
+constexpr double kBusy = 0.5;  // relative error of a predicted step; above it, the machine was busy
 
 void CheckTarget(const std::string& path) {
   std::error_code ignored;

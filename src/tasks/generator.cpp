@@ -42,7 +42,7 @@ void Generator::Fill() {
   }
 }
 
-// Whether the model has to see the whole sequence: nothing is cached, or it is too long.
+// Whether the model must read a sequence anew: it is not cached, or longer than the model takes.
 bool Generator::IsWhole(const Sequence& sequence) const {
   return sequence.kept == 0 || std::ssize(sequence.ids) > setup_.model.Plan().length;
 }

@@ -39,7 +39,7 @@ class Safeguards {
   // one written only because of a stop; nullopt before the first.
   std::optional<std::int64_t> GoesBackTo() const { return goes_back_to_; }
   void HaveWritten(std::int64_t step);  // such a checkpoint; repeated calls are harmless
-  // Why a spike is not answered by going back: "run.on_spike = report"; empty: it is answered so.
+  // Why the run does not go back after a spike: "run.on_spike = report"; empty: it does.
   std::string WhyNot() const;
   // Goes back to a checkpoint: restores its record of losses and of bad steps in a row. The
   // following steps take the samples from `next_sample` on.
@@ -106,7 +106,7 @@ class Recovery {
   app::RunRecord LoadCheckpoint(const std::string& checkpoint);
   data::Origin OriginAfterGoingBack(const app::RunRecord& record, std::int64_t next_sample) const;
   void ReturnTo(const app::RunRecord& record, const data::Origin& origin);
-  // Windows of this session's steps from its beginning on.
+  // How this session samples windows; their origin is the session's beginning.
   const data::Sampler::Options& Windows() const { return loop_.state.Plan().options.samples; }
 
   const checkpoint::Options& Options() const { return loop_.job.request.checkpoint; }

@@ -14,7 +14,7 @@
 
 namespace trireme::tasks {
 
-// Whether a second copy of the weights is kept, in the order in which several texts read them.
+// Whether to keep a second copy of the weights, arranged for products of several texts at once.
 enum class PackWeights { kNo, kYes, kAuto };
 
 struct GenerateOptions {
