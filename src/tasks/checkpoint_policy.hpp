@@ -193,7 +193,7 @@ class CheckpointPolicy {
   // Collective. Returns run.json of the last step without the members that the writers add.
   // stop_only: the checkpoint is written only because of a stop.
   using MakeRun = std::function<nlohmann::json(bool stop_only)>;
-  // Called with the last regular checkpoint's step when it is written, before others rely on it.
+  // Called with the step of the last regular checkpoint once that checkpoint is certainly written.
   using Written = std::function<void(std::int64_t step)>;
   // Collective. Allocates the writers' memory; throws InputError if copies do not fit. `loop` must
   // outlive it.

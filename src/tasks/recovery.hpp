@@ -35,8 +35,8 @@ class Safeguards {
   std::int64_t BadStepsInARow() const { return bad_in_a_row_; }  // up to the last step
   std::int64_t MaxBadSteps() const { return options_.max_bad_steps; }
 
-  // Step of the checkpoint to go back to: the last one that every run of this deck writes, so not
-  // one written only because of a stop; nullopt before the first.
+  // Step of the checkpoint to go back to: the last one that an uninterrupted run would have, too,
+  // so none that was written only because of a stop. nullopt: there is none yet.
   std::optional<std::int64_t> GoesBackTo() const { return goes_back_to_; }
   void HaveWritten(std::int64_t step);  // such a checkpoint; repeated calls are harmless
   // Why the run does not go back after a spike: "run.on_spike = report"; empty: it does.

@@ -84,7 +84,7 @@ void Reporter::SayEvent(const std::string& event, const std::string& text) {
   loop_.monitor->Happened({.name = event, .step = loop_.progress.step, .text = text});
 }
 
-// Prints how files were staged, and the warnings about the hosts, the deck and the checkpoints.
+// Records the warnings about hosts; prints how files were staged, and other warnings of the start.
 void Reporter::SayInput() {
   for (const tools::Warning& warning : loop_.job.preflight.warnings) {
     SayEvent("preflight", warning.kind + ": " + warning.text);

@@ -133,7 +133,7 @@ class TimelineFile {
   std::error_code error;
   std::int64_t count = 0, kernel_count = 0;
   double clock_error = 0;
-  std::string why_no_kernels;  // and on which rank first; empty: kernels were recorded
+  std::string why_no_kernels;  // reason, with a rank's number; empty: they are recorded
   // Ranks that ran out of room for slices or for kernels.
   nlohmann::json left_out = nlohmann::json::array(), kernels_left_out = nlohmann::json::array();
 
