@@ -250,7 +250,7 @@ class CheckpointPolicy {
   BestLoss best_;
   std::unique_ptr<Checkpoints> checkpoints_;
   std::unique_ptr<LocalCheckpoints> local_;  // null: no local checkpoints
-  bool run_folder_has_one_ = false;          // true: a checkpoint there names the local ones
+  bool run_folder_has_one_ = false;          // a run.json there names this run's local ones
   double waited_ = 0;                        // seconds of waiting since the last TakeSeconds
 };
 

@@ -50,7 +50,7 @@ class Safeguards {
   // Restores the record from a checkpoint. Throws InputError naming a faulty member.
   void Restore(const app::RunRecord& record);
   bool HasGoneBack() const { return rollbacks_ > 0; }
-  // For the summary: "2 bad steps were skipped; 1 spike of the loss; ..."; empty: all went well.
+  // Summary: "2 bad steps without an update; 1 spike of the loss; ..."; empty: all went well.
   std::string Summary() const;
 
  private:

@@ -34,7 +34,7 @@ class EnergyUse {
   double session_tokens_ = 0;  // sum over all intervals
 };
 
-// A session's energy in a line: "energy  1.20 MJ, 412 W per node, ...", or why it is not known.
+// A session's energy in a line: "energy  1.20 MJ of memory, 412 W per node, ...", or why not.
 std::string EnergyLine(const report::Energy& energy);
 
 // The job's ranks as the subject of a calibration.

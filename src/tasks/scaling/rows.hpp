@@ -146,7 +146,7 @@ struct Estimate {
 // negative if more ranks need less time.
 inline constexpr std::array kCauses = {"compute", "imbalance", "communication",
                                        "bubble",  "data",      "other"};
-using Losses = std::array<double, kCauses.size()>;  // "compute": more of it for the same tokens
+using Losses = std::array<double, kCauses.size()>;  // "compute": extra work for as many tokens
 
 // What several ranks gain over the baseline, the fewest ranks measured.
 struct Gain {

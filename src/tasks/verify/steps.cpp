@@ -618,7 +618,7 @@ void ShrinkCanonicalBatch(const train::TrainingOptions& deck, const comm::GridSh
   const std::int64_t groups = canonical.data_groups, stages = grid.pipeline;
   const std::int64_t leaves = CeilDivide(deck.samples.batch, canonical.leaf);
   const std::int64_t each = train::LeavesOfGroup(deck.samples.batch, canonical);  // per group
-  const std::int64_t missing = groups * each - leaves;  // places without a leaf, fewer than groups
+  const std::int64_t missing = groups * each - leaves;  // leaves missing in all, fewer than groups
   const std::int64_t together =
       std::min(CeilDivide(deck.model.micro_batch, canonical.leaf), leaves);
   const auto count = [&](std::int64_t of_group, std::int64_t of_micro_batch) {
