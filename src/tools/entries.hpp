@@ -12,7 +12,7 @@ namespace trireme::tools {
 struct Entry {
   std::string name;  // path within the archive
   std::string text;
-  std::string note;  // how `text` differs from the file: "its last 1,048,576 bytes"
+  std::string note;  // how `text` differs from the file: "900 of its 4000 bytes left out"
 };
 
 struct Contents {

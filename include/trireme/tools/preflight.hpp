@@ -153,7 +153,7 @@ Findings LookAround(const Ranks& ranks, const Subject& subject, bool whole = fal
 
 // How the ranks of a node are bound to cores.
 struct Binding {
-  std::string text;     // "2 ranks on cores 0-1 together"
+  std::string text;     // "2 ranks on cores 0-1 together, 1 thread each"
   std::string overlap;  // a warning if ranks share some of their cores but not all; else empty
   std::string crowded;  // a warning if there are more threads than cores; else empty
   std::string idle;     // a warning if ranks may use less than half of the cores; else empty
