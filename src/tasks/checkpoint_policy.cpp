@@ -292,7 +292,8 @@ void BestLoss::Take(const app::RunRecord& record) {
   const bool another = record.decider && !app::SameSet(*record.decider, decider_);
   best_ = kept_ = another ? kNone : record.best_loss.value_or(kNone);
   if (another) {
-    decider_.since = record.step - (record.validation_due ? 1 : 0);  // a validation due here counts
+    // A validation that is due after this step is the first one that counts.
+    decider_.since = record.step - (record.validation_due ? 1 : 0);
   } else {
     decider_.since = record.decider ? record.decider->since : 0;
   }

@@ -386,7 +386,7 @@ void Generator::Encode(Prompt& prompt) const {
 }
 
 std::string LineOf(const Prompt& prompt, const Continuation& continuation) {
-  constexpr double kDigits = 1e6;  // probabilities are rounded to 1e-6: layouts differ by rounding
+  constexpr double kDigits = 1e6;  // log-probabilities are rounded: layouts differ in last bits
   nlohmann::ordered_json line;
   if (!prompt.id.is_null()) line["id"] = prompt.id;
   line["prompt"] = prompt.text;

@@ -45,8 +45,7 @@ std::optional<Interval> IntervalOfRatio(double ratio, std::span<const double> nu
 // (1 - 1 / processors), for processors > 1. Negative if the speed-up is better than ideal.
 double KarpFlatt(double speedup, double processors);
 
-// Split of a step's time by what the ranks did in it.
-// Seconds per step, means over ranks and measured steps.
+// Split of a step's time by what the ranks did in it: seconds per step, means over ranks and steps.
 struct Split {
   double compute = 0;
   double data = 0;                             // loading the batch
