@@ -74,7 +74,7 @@ inline constexpr const char* kBranchedOff = "branched off";
 
 struct Event {
   std::string
-      name;  // "restart", "checkpoint", "checkpoint failed", "clean-up failed", "signal", ...
+      name;  // "restart", "checkpoint", "checkpoint failed", "clean-up failed", "records lost", ...
   std::int64_t step = 0;
   int rank = 0;           // world rank where it happened
   std::string host = {};  // host of that rank; empty: rank 0's

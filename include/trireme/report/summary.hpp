@@ -142,8 +142,8 @@ struct Summary {
 
 // Calls come from one thread, in the order of events; Sync alone may come from another one at any
 // time. Each does nothing unless overridden. Any may throw an Error: the first of a sink becomes a
-// warning ("...; the run goes on"), later ones are silent, and the sink is called as before.
-// Loss and gradient norm of a bad step may be NaN or infinite.
+// warning ("...; the run goes on without it"), later ones are silent, and the sink is called as
+// before. Loss and gradient norm of a bad step may be NaN or infinite.
 class Sink {
  public:
   Sink() = default;
