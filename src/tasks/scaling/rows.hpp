@@ -83,7 +83,7 @@ struct Round {
 // compute: [ranks, steps], seconds of computation.
 double Imbalance(const std::vector<double>& compute, const comm::GridShape& shape);
 
-// Hosts and cores of a job's first ranks: whether so many ranks have one core per thread.
+// Hosts and cores of a job's first ranks, and whether each of their threads has a core of its own.
 struct Room {
   int nodes = 1;
   int threads = 1;  // per rank; the largest number of any rank
