@@ -1,5 +1,5 @@
 // --calibrate: describes the machine by measuring it on the ranks at hand, and compares the steps
-// that this description predicts with those measured.
+// that this description predicts with those measured. Also job.task = preflight.
 #include <fmt/format.h>
 #include <unistd.h>
 #include <algorithm>

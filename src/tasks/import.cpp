@@ -1,4 +1,5 @@
-// job.task = import: a model folder of Hugging Face becomes a run with a checkpoint of step 0.
+// job.task = import and export: from a model folder of Hugging Face to a run's checkpoint, and
+// back.
 #include <fmt/ranges.h>
 #include <cstdint>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// The [evaluate] section.
+// Evaluation and translation: [evaluate], scores, beam search, Translator, n-gram models, softmax.
 #pragma once
 
 #include <array>
@@ -257,8 +257,8 @@ Translator::Setup SetupOf(model::ParallelModel& model, const data::PairFile& pai
                           const GenerateOptions& options, std::function<bool()> stopped);
 
 // Interpolated Kneser-Ney 5-gram model with three discounts per order (Kneser and Ney 1995; Chen
-// and Goodman 1999, "An empirical study of smoothing techniques for language modeling"). The
-// targets to evaluate must be known before it counts.
+// and Goodman 1999, "An empirical study of smoothing techniques for language modeling"). It keeps
+// no table of counts: Losses() counts anew.
 
 inline constexpr int kOrder = 5;  // tokens of the longest n-gram
 

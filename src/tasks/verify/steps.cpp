@@ -443,7 +443,7 @@ class Verifier {
 
 constexpr std::int64_t kMostHeads = 16;
 constexpr std::int64_t kHeadDim = 4;    // if the deck's dimension is even; if it is odd, 5
-constexpr std::int64_t kFewLayers = 3;  // limit for one stage; three layers do reuse buffers
+constexpr std::int64_t kFewLayers = 3;  // limit for one stage; with three, layers reuse buffers
 constexpr int kPrefetch = 1;
 constexpr std::int64_t kLength = 10;  // tokens
 constexpr std::int64_t kRowsATensorRank = 2;
