@@ -45,7 +45,7 @@ class Deadline {
   double LongestValidation() const { return validation_.value_or(expected_validation_); }
   double LongestCheckpoint() const { return checkpoint_.value_or(expected_checkpoint_); }
 
-  // Seconds that this work may take, with kSafetyFactor and kFloorSeconds.
+  // Seconds that MustStop reserves for this work, with kSafetyFactor and kFloorSeconds.
   double Needed(bool validation_follows) const;
   // Seconds until the job ends; negative after its end; infinity if it has none.
   double Left(double now) const { return end_ - now; }
