@@ -278,7 +278,7 @@ struct Frame {
   bool blocks = true;      // Unicode's block elements can be shown
 };
 
-// At most frame.rows rows, shared equally by the runs; if few, they show what matters most.
+// At most frame.rows rows, shared equally by the runs. A run with few rows shows what matters most.
 std::vector<Row> LayOut(const std::vector<const FollowedRun*>& runs, const Frame& frame);
 // Number of runs that fit into a frame of `rows` rows.
 std::int64_t RunsThatFit(std::int64_t runs, int rows);
