@@ -1,5 +1,4 @@
-// job.task = import and export: from a model folder of Hugging Face to a run's checkpoint, and
-// back.
+// job.task = import and export: from a Hugging Face model folder to a run's checkpoint, and back.
 #include <fmt/ranges.h>
 #include <cstdint>
 #include <cstdio>
