@@ -342,7 +342,7 @@ void MakeFolderWhole(const comm::Communicator& world, const std::string& folder,
       SyncPath(temporary);
       RenameDurably(temporary, path.string());
     });
-  } catch (const AgreedError&) {  // on all ranks
+  } catch (const AgreedError&) {  // thrown on all ranks
     if (world.IsRoot()) fs::remove_all(temporary, ignored);
     throw;
   }
