@@ -35,7 +35,7 @@ std::vector<HardwareThread> Cores(const std::vector<HardwareThread>& threads) {
 
 // Ranks whose bindings overlap with one rank's binding.
 struct Sharers {
-  std::vector<std::size_t> ranks;      // on the node, including that rank
+  std::vector<std::size_t> ranks;      // their numbers on the node; that rank is among them
   std::vector<HardwareThread> usable;  // that rank's binding
   bool alike = true;                   // all these ranks have the same binding
 };
@@ -88,7 +88,7 @@ RankThreads Unpack(const std::string& text) {
   return rank;
 }
 
-// kNo if the environment has placed threads, or if they are to be pinned automatically with a GPU.
+// kNo if the environment has placed the threads, or if pinning is automatic and a GPU computes.
 device::Pin ChoosePin(device::Pin wanted, bool on_gpu) {
   if (device::ThreadsArePlaced() || (wanted == device::Pin::kAuto && on_gpu))
     return device::Pin::kNo;
@@ -104,7 +104,7 @@ void Warn(const comm::Runtime& runtime, const std::string& shortage) {
   const std::int64_t first =
       world.Min(std::int64_t{shortage.empty() ? world.Size() : world.Rank()});
   const std::string text = world.Broadcast(shortage, static_cast<int>(first));
-  // A self-test places threads for each of its jobs.
+  // A self-test places threads for each of its jobs: do not repeat the same warning.
   static std::string told;
   if (!world.IsRoot() || text == told) return;
   told = text;

@@ -351,7 +351,7 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
 
 namespace {
 
-// Where another model comes from, and texts for messages about a deck that contradicts it.
+// A model that a deck takes over: its file, what supplies the deck's values, and words for errors.
 struct Other {
   std::string path, origin;
   const char *has, *hint;
@@ -459,7 +459,7 @@ std::string TextOfMember(const nlohmann::json& section, const std::string& name)
   return section.contains(name) ? DeckText(section.at(name)) : "not set";
 }
 
-// "data.file holds another text: 2,500 train tokens, was 2,000"; empty: it has not changed. The
+// "data.file holds another text: 2500 train tokens, was 2000"; empty: it has not changed. The
 // contents of a mixture are compared elsewhere (MixtureChange).
 std::string TextChange(const nlohmann::json& was, const nlohmann::json& now) {
   const auto differs = [&](const char* name) {

@@ -226,8 +226,8 @@ void ShareFacts(const comm::Communicator& world, train::TokenFacts& facts) {
   for (std::string& contents : facts.contents) contents = world.Broadcast(contents);
 }
 
-// Throws InputError for a token file that is not there, with the command that makes it, where the
-// run was imported with a tokenizer.
+// If the token file is missing and the run's model was imported with a tokenizer, throws InputError
+// with the command that makes the file.
 void AdviseOnImported(const Request& request) {
   std::error_code error;
   const std::string& file = request.data.file;
@@ -322,7 +322,7 @@ static std::vector<RunRecord::Source> FilesOf(const RunRecord& record,
 }
 
 // For each present file, the index of the same file in `then`; -1: a new file. Files are compared
-// by contents; among files with equal contents, the same name comes first.
+// by contents; among files with equal contents, one with the same name is preferred.
 static std::vector<int> Matches(const std::vector<RunRecord::Source>& then,
                                 const data::Options& options, const train::TokenFacts& now) {
   std::vector<int> places(now.contents.size(), -1);

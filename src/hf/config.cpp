@@ -50,7 +50,7 @@ class ConfigKeys {
   std::string TextOr(const std::string& name, const std::string& fallback) {
     return Has(name) ? object_.Text(name) : fallback;
   }
-  // Throws unless the member has one of the values `computed`; a missing one counts as `fallback`.
+  // Throws unless the member's value is one of `computed`. A missing member counts as `fallback`.
   void Demand(const std::string& name, const nlohmann::json& fallback,
               const std::vector<nlohmann::json>& computed) {
     read_.insert(name);
@@ -106,8 +106,8 @@ constexpr const char* kKept =
     "top_k top_p torch_dtype torchscript transformers_version typical_p use_bfloat16 "
     "use_cache";
 
-// Keys that change the computation or the meaning of the weights, after the reason why they are
-// refused unless they are null, false, 0 or empty.
+// Keys that change the computation or the meaning of the weights, each list after its reason. They
+// are refused unless their values are null, false, 0 or empty.
 constexpr std::pair<const char*, const char*> kRefused[] = {
     {"there is no encoder", "add_cross_attention cross_attention_hidden_size is_encoder_decoder"},
     {"a factor that the model does not have",
@@ -126,8 +126,8 @@ bool SaysNo(const nlohmann::json& value) {
   return value.is_null() || value == false || value == 0 || empty;
 }
 
-// Refuses members that change the computation in a way that no family here has; returns those that
-// are in no list.
+// Throws InputError if a key of kRefused is in use. Returns the keys that are neither in kRefused
+// nor in kKept.
 std::vector<std::string> CheckOtherKeys(const ConfigKeys& config) {
   const auto lists = [](const char* words, const std::string& name) {
     return std::ranges::count(WordsIn(words), name) > 0;

@@ -92,7 +92,7 @@ void CheckIndex(const std::string& path, std::map<std::string, std::string> inde
 }  // namespace
 
 Error NotAModel(const std::string& folder, const std::string& lacks) {
-  // A kind of folder, recognised by a file's name. says: {0} is the folder, {1} the file.
+  // A kind of folder, recognised by a file's name. says: error text with folder {0} and file {1}.
   struct Sign {
     bool (*is)(const std::string& name);
     const char *says, *hint;
@@ -341,7 +341,7 @@ void MakeFolderWhole(const comm::Communicator& world, const std::string& folder,
       SyncPath(temporary);
       RenameDurably(temporary, path.string());
     });
-  } catch (const AgreedError&) {  // on all ranks
+  } catch (const AgreedError&) {  // thrown on all ranks
     if (world.IsRoot()) fs::remove_all(temporary, ignored);
     throw;
   }

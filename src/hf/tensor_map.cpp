@@ -146,7 +146,7 @@ std::vector<MappedTensor> MapMarian(const model::Options& o) {
       Halved(Alone("model.shared.weight", "embedding.token.weight", table))};
   for (std::int64_t block = 0; block < o.Blocks(); ++block) AddMarianBlock(map, block, o);
   const bool tied = o.tie_embeddings;
-  // With tied embeddings transformers stores one table; otherwise each stack has its own, too.
+  // transformers stores tied embeddings once; untied ones again for each of the two stacks.
   for (const char* const stack : {"encoder", "decoder"}) {
     if (tied) break;
     map.push_back(Halved(Alone(fmt::format("model.{}.embed_tokens.weight", stack),

@@ -104,7 +104,7 @@ PassingMemory ExportMemory(const ExportPlan& plan, Family family, const model::O
       if (mapped->Whole()) memory.tensor = std::max(memory.tensor, mapped->Elements() * size);
     }
   }
-  // Per thread: a piece as read, the piece as written, and a segment kept for another piece.
+  // Buffers of one thread: a piece as read, as written, and a segment kept for a later piece.
   memory.buffers = threads * (2 * kExportPiece + kExportPiece / size * written);
   return memory;
 }

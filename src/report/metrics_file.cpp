@@ -101,7 +101,7 @@ template <typename Found>
 void SearchFromTheEnd(const std::string& path, Found&& found) {
   constexpr std::int64_t kBlock = std::int64_t{1} << 20;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  std::int64_t begin = file ? static_cast<std::int64_t>(file.tellg()) : -1;  // read from here on
+  std::int64_t begin = file ? static_cast<std::int64_t>(file.tellg()) : -1;  // bytes not yet read
   std::string block, rest;               // rest: the end of the line whose start is not yet read
   bool whole = false, too_long = false;  // whole: the line in `rest` ends with a newline
   const auto keep = [&](std::string_view start) {
@@ -109,7 +109,7 @@ void SearchFromTheEnd(const std::string& path, Found&& found) {
     rest.insert(0, start);
     if (too_long) rest.clear();
   };
-  // Completes the line that begins with `start`; true if the search ends with it.
+  // Puts the line's beginning before `rest` and calls `found`; true if the search ends here.
   const auto ends = [&](std::string_view start) {
     keep(start);
     const bool take = whole && !too_long && found(std::string_view(rest));
@@ -172,7 +172,7 @@ History CutMetrics(const std::string& path, std::int64_t resume_step, std::int64
   if (type != std::filesystem::file_type::regular) return history;
   const std::string target = std::filesystem::canonical(path, error).string();
   if (error) throw RunError(fmt::format("{}: cannot be read: {}", path, error.message()));
-  std::vector<bool> kept;  // [lines]
+  std::vector<bool> kept;  // [lines]: whether the line is kept
   ForEachLine(target, [&](std::string_view line, bool whole) {
     kept.push_back(whole && Keeps(line, {resume_step, best_after}, history));
   });
@@ -226,9 +226,9 @@ Json RankOrNull(int rank) { return rank >= 0 ? Json(rank) : Json(); }
 
 constexpr std::string_view kStepStart = "{\"kind\":\"step\",\"step\":";
 
-// Calls visit(name, value) for members of a record, in the order of its line: ForProgress for those
-// after `kind` and `step`, then ForMeasures. Measured times and speeds are passed as Measured,
-// which is float in the lines of steps.
+// Call visit(name, value) for each member of a record in the order of its line: first ForProgress,
+// for those after `kind` and `step`, then ForMeasures. Times and speeds have type Measured: float
+// in the lines of steps, else double.
 template <typename Measured, typename Visit>
 void ForProgress(const Record& record, Visit&& visit) {
   visit("epoch", record.epoch);

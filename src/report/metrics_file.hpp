@@ -85,8 +85,8 @@ class MetricsSink : public Sink {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // The caller of these holds the mutex, except that Write locks it itself.
-  void Write(const std::string& line, std::int64_t step);  // without waiting
+  // Write locks the mutex; for the other functions, the caller holds it.
+  void Write(const std::string& line, std::int64_t step);  // writes at once
   void WriteIfDue();
   void WriteAll();
   History CutFile();
@@ -98,7 +98,7 @@ class MetricsSink : public Sink {
 
   std::mutex mutex_;                  // guards all members below
   std::shared_ptr<AppendFile> file_;  // shared with a Sync in progress
-  std::string buffer_;                // whole lines
+  std::string buffer_;                // whole lines, not yet written
   Clock::time_point flushed_;
   std::optional<Cut> cut_;  // a cut that the file still needs
   bool failing_ = false;    // the last attempt to write failed

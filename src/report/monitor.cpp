@@ -335,7 +335,7 @@ std::string MemoryText(const BannerFacts& facts) {
   const double scale = decimals == 1 ? 10 : 1;
 
   std::string text;
-  double so_far = 0, printed = 0;  // bytes so far; printed so far, in units of unit / scale
+  double so_far = 0, printed = 0;  // sum of bytes; sum of printed terms, in unit / scale
   for (const auto& [term, bytes] : facts.memory) {
     so_far += static_cast<double>(bytes);
     const double rounded = std::round(so_far / unit * scale);

@@ -13,7 +13,7 @@
 
 namespace trireme::report {
 
-// Sums over step records, and the closing summary made from them.
+// Tally: sums over step records. SummaryText: the closing summary made from them.
 
 void Range::Add(double value) {
   if (!std::isfinite(value)) return;

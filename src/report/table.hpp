@@ -89,7 +89,7 @@ class Screen {
 
   bool Terminal() const { return terminal_; }
   void Line(std::string_view text);  // prints one or more lines; clears a live line first
-  // True at most every 0.2 s, and only on a terminal: asked before the text of Live is made.
+  // Whether to make a text for Live now: on a terminal, at most every 0.2 s.
   bool WantsLive();
   void Live(std::string_view text);
 

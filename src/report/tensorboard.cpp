@@ -67,9 +67,9 @@ class BucketFinder {
   }
 
  private:
-  static constexpr int kDropped = 52 - 4;  // low mantissa bits; ranges differ by at most 1/16
+  static constexpr int kDropped = 52 - 4;  // low mantissa bits; a range spans 1/16 at most
   static constexpr std::uint64_t kMagnitude = ~(std::uint64_t{1} << 63);
-  static constexpr std::size_t kFinite = std::size_t{0x7FF} << (52 - kDropped);  // finite ranges
+  static constexpr std::size_t kFinite = std::size_t{0x7FF} << (52 - kDropped);  // number of ranges
 
   const std::vector<double>& limits_;
   std::array<std::uint16_t, kFinite> first_{}, first_negative_{};
@@ -123,7 +123,7 @@ Histogram Histogram::Unpack(std::span<const double> addable, std::span<const dou
 
 namespace {
 
-constexpr std::int64_t kSegment = std::int64_t{1} << 16;  // elements; replicas take turns
+constexpr std::int64_t kSegment = std::int64_t{1} << 16;  // elements that a replica counts in turn
 
 // This rank's share of a tensor's histogram. The replicas of a tensor take turns at segments, whose
 // bounds depend on the whole tensor, not on the block.

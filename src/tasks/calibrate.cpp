@@ -1,5 +1,5 @@
 // --calibrate: describes the machine by measuring it on the ranks at hand, and compares the steps
-// that this description predicts with those measured.
+// that this description predicts with those measured. Also job.task = preflight.
 #include <fmt/format.h>
 #include <unistd.h>
 #include <algorithm>
@@ -37,7 +37,7 @@ void PrintSteps(const predict::Calibration& calibration) {
   }
 }
 
-constexpr double kBusy = 0.5;  // a larger error of a predicted step: the machine was busy
+constexpr double kBusy = 0.5;  // relative error of a predicted step; above it, the machine was busy
 
 void CheckTarget(const std::string& path) {
   std::error_code ignored;

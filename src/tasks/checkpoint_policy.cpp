@@ -41,7 +41,7 @@ bool Passed(double last, double minutes) {
 
 // Members of a local checkpoint's run.json. kDue: the run folder is due a checkpoint of this step.
 constexpr const char* kDue = "run_folder_due";
-constexpr const char* kKept = "kept_best_loss";  // loss of the best one that it replaces
+constexpr const char* kKept = "kept_best_loss";  // loss of the best checkpoint until now
 }  // namespace
 
 Checkpoints::Checkpoints(LoopParts& loop, std::int64_t sequence, double& waited,
@@ -114,7 +114,7 @@ void Checkpoints::Advance(bool any_busy) {
 void Checkpoints::WriteLast(std::int64_t step, const nlohmann::json& run, const Reason& reason) {
   const device::Scope scope = Traced(loop_);
   const Stopwatch stopwatch(waited_);
-  failures_ = 0;  // count this checkpoint's own attempts: no later one can make up for it
+  failures_ = 0;  // count the attempts at this checkpoint alone: no later one follows
   do {
     Begin(step, run, reason);
     Finish();
@@ -292,7 +292,8 @@ void BestLoss::Take(const app::RunRecord& record) {
   const bool another = record.decider && !app::SameSet(*record.decider, decider_);
   best_ = kept_ = another ? kNone : record.best_loss.value_or(kNone);
   if (another) {
-    decider_.since = record.step - (record.validation_due ? 1 : 0);  // with the one due, if any
+    // A validation that is due after this step is the first one that counts.
+    decider_.since = record.step - (record.validation_due ? 1 : 0);
   } else {
     decider_.since = record.decider ? record.decider->since : 0;
   }
@@ -455,7 +456,7 @@ void CheckpointPolicy::Settle() {
   NoteBest();
 }
 
-// Only once it is written is it certain which regular checkpoint is the last.
+// Settles first: whether a regular checkpoint is the last is known only once it is written.
 void CheckpointPolicy::Note() {
   Settle();
   if (checkpoints_->LastRegular()) written_(*checkpoints_->LastRegular());

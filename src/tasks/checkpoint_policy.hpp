@@ -115,7 +115,7 @@ class Checkpoints {
   double stall_ = 0;            // seconds of waiting for the checkpoint under way
   double longest_stall_ = 0;    // largest stall_ of a written checkpoint
   std::int64_t written_ = 0;    // checkpoints of this session
-  double bytes_ = 0, write_seconds_ = 0, verify_seconds_ = 0, stalls_ = 0;  // sums over written_
+  double bytes_ = 0, write_seconds_ = 0, verify_seconds_ = 0, stalls_ = 0;  // sums over these
 };
 
 // Local checkpoints of a training run: when they are due, what is reported, and what they cost.
@@ -158,7 +158,7 @@ class LocalCheckpoints {
   double longest_ = 0;        // time of the slowest one, seconds
 };
 
-// Nats per token (infinity: none yet): a run's lowest validation loss and its best checkpoint's.
+// A run's lowest validation loss and its best checkpoint's, nats per token (infinity: none yet).
 class BestLoss {
  public:
   explicit BestLoss(app::Decider decider) : decider_(std::move(decider)) {}
@@ -167,7 +167,7 @@ class BestLoss {
   void Take(const app::RunRecord& record);
   void Note(double loss);  // takes the loss of a validation of the deciding set
 
-  bool IsNew() const { return is_new_; }  // lower than all before, since the last checkpoint
+  bool IsNew() const { return is_new_; }  // Note() has taken a new lowest loss since Begin()
   void Begin(bool as_best);               // a checkpoint begins; as_best: as the best one
   void Written(bool written);  // whether the last checkpoint begun as the best was written
 
@@ -193,7 +193,7 @@ class CheckpointPolicy {
   // Collective. Returns run.json of the last step without the members that the writers add.
   // stop_only: the checkpoint is written only because of a stop.
   using MakeRun = std::function<nlohmann::json(bool stop_only)>;
-  // Called with the last regular checkpoint's step when it is written, before others rely on it.
+  // Called with the step of the last regular checkpoint once that checkpoint is certainly written.
   using Written = std::function<void(std::int64_t step)>;
   // Collective. Allocates the writers' memory; throws InputError if copies do not fit. `loop` must
   // outlive it.
@@ -219,10 +219,10 @@ class CheckpointPolicy {
     NoteBest();
   }
   void Settle();  // collective: waits for the checkpoint under way
-  void Note();    // collective: settles, and reports the last regular checkpoint
+  void Note();    // collective: settles; reports the last regular one to `written`
   void ReturnTo(const app::RunRecord& record);  // collective: the run went back to this checkpoint
 
-  void AddTo(nlohmann::json& run) const;  // adds the local run's names and the best loss
+  void AddTo(nlohmann::json& run) const;  // adds names of local checkpoints, and the best loss
   // Seconds for which training waited since the last call.
   double TakeSeconds() { return std::exchange(waited_, 0); }
   std::int64_t OwnBytes() const { return checkpoints_->OwnBytes(); }  // see checkpoint::Writer
@@ -250,7 +250,7 @@ class CheckpointPolicy {
   BestLoss best_;
   std::unique_ptr<Checkpoints> checkpoints_;
   std::unique_ptr<LocalCheckpoints> local_;  // null: no local checkpoints
-  bool run_folder_has_one_ = false;          // true: one of its run.json names local ones
+  bool run_folder_has_one_ = false;          // a run.json there names this run's local ones
   double waited_ = 0;                        // seconds of waiting since the last TakeSeconds
 };
 

@@ -22,7 +22,7 @@ void Evaluations::Expect(const train::StepResult& result) const {
   const std::int64_t windows = Options().validate_windows;
   const std::int64_t most = windows == 0 ? std::numeric_limits<std::int64_t>::max()
                                          : windows * loop_.state.Plan().model.length;
-  std::int64_t tokens = 0;  // most that a validation of all sets reads
+  std::int64_t tokens = 0;  // upper limit on the tokens that a validation reads
   for (const app::ValidSplit& valid : validation_) {
     tokens += std::min(most, valid.tokens->Size(data::Split::kValid));
   }
@@ -95,7 +95,7 @@ void Evaluations::ValidateIfDue() {
   progress.validation_due = false;
   const std::int64_t every = Options().validate_every_steps;
   if (every == 0 || (progress.step % every != 0 && !progress.Finished())) return;
-  // A stop does not wait for a validation: time may be short. It comes first after -r.
+  // A stop does not wait for a validation: time may be short. A session with -r begins with it.
   progress.validation_due = (progress.stop && !progress.Finished()) || !Validate();
 }
 

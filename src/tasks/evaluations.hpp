@@ -21,8 +21,8 @@ class Evaluations {
 
   // Whether a validation follows the step that begins or the one after it.
   bool IsNear() const;
-  // Gives the deadline an estimate of a validation's time until one was measured: a step, which
-  // also runs backward, over as many targets takes longer.
+  // Estimates a validation's time for the deadline until one is measured: the time of a step over
+  // as many targets, which is longer because a step also runs backward.
   void Expect(const train::StepResult& result) const;
   // Collective. Validates if that is due after this step; on a stop, leaves it to the next session.
   void ValidateIfDue();

@@ -30,7 +30,7 @@ class TranslationWriter : public Writer {
                     const GenerateOptions& options, const std::function<bool()>& stopped)
       : model_(model), pairs_(pairs), translator_(SetupOf(model, pairs, options, stopped)) {}
 
-  // Throws InputError also if the text has no tokens or more than the model takes.
+  // Throws InputError as Writer does, and if the text has no tokens or more than the model takes.
   void Encode(Prompt& prompt) const override {
     try {
       prompt.ids = pairs_.Encode(data::Side::kSource, prompt.text);
@@ -125,7 +125,7 @@ class InputLines {
       } else if (waiting_.empty()) {
         return std::nullopt;
       } else {
-        waiting_ += '\n';  // the last line
+        waiting_ += '\n';  // the last line has no newline
       }
     }
   }
@@ -318,7 +318,7 @@ ExitCode RunGenerate(app::Job& job) {
   TrainedModel trained(job, options.file.empty() ? 1 : 0, options.batch * options.beams,
                        options.pack_weights);
   if (request.line.validate_only) return app::SayValid(world);
-  constexpr int kFew = 16;  // so many tokens take no time worth a warning
+  constexpr int kFew = 16;  // up to so many tokens are fast enough without a cache
   const bool is_short = options.file.empty() && options.tokens <= kFew;
   if (world.IsRoot() && trained.Net().Plan().cache_slots == 0 && !is_short) {
     fmt::print(stderr,

@@ -42,7 +42,7 @@ void Generator::Fill() {
   }
 }
 
-// Whether the model has to see the whole sequence: nothing is cached, or it is too long.
+// Whether the model must read a sequence anew: it is not cached, or longer than the model takes.
 bool Generator::IsWhole(const Sequence& sequence) const {
   return sequence.kept == 0 || std::ssize(sequence.ids) > setup_.model.Plan().length;
 }
@@ -386,7 +386,7 @@ void Generator::Encode(Prompt& prompt) const {
 }
 
 std::string LineOf(const Prompt& prompt, const Continuation& continuation) {
-  constexpr double kDigits = 1e6;  // probabilities are rounded to 1e-6: layouts differ by rounding
+  constexpr double kDigits = 1e6;  // log-probabilities are rounded: layouts differ in last bits
   nlohmann::ordered_json line;
   if (!prompt.id.is_null()) line["id"] = prompt.id;
   line["prompt"] = prompt.text;

@@ -43,7 +43,7 @@ inline std::string Printable(std::string_view text) {
 double DrawOf(std::uint32_t seed, std::int64_t prompt, std::int64_t position);
 
 // Applies the repetition penalty once to each different token in `seen`: divides its logit by
-// `penalty`, or multiplies it if it is negative.
+// `penalty`, or multiplies a negative logit.
 void Penalise(std::span<const std::int32_t> seen, double penalty, std::vector<double>& logits);
 
 struct Prompt {
@@ -135,7 +135,7 @@ class Generator : public Writer {
   };
   explicit Generator(Setup setup);
 
-  // Throws InputError also if there is nothing to begin with.
+  // Throws InputError as Writer does, and for an empty text without generate.start_with_eos.
   void Encode(Prompt& prompt) const override;
   std::vector<std::optional<Continuation>> Run(std::span<const Prompt> prompts,
                                                const OnText& on_text = {}) override;

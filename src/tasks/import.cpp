@@ -1,4 +1,4 @@
-// job.task = import: a model folder of Hugging Face becomes a run with a checkpoint of step 0.
+// job.task = import and export: from a Hugging Face model folder to a run's checkpoint, and back.
 #include <fmt/ranges.h>
 #include <cstdint>
 #include <cstdio>
@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Peak memory of a rank in bytes, told before any weights are read.
+// Peak memory of a rank in bytes, printed before any weights are read.
 struct PeakMemory {
   std::int64_t program = 0;  // used by the rank so far: code, libraries, lists of tensors
   std::int64_t buffers = 0;  // pieces of weights in transit
@@ -390,7 +390,7 @@ ExitCode RunImport(app::Job& job) {
     writer.Begin(
         {.folder = temporary + "/checkpoints", .run = RunJson(job.ranks, source, deck, imported)});
     const checkpoint::Outcome outcome = writer.Finish();
-    world.Together([&] { fault.Check(); });  // faults of the weights; those of the disk follow
+    world.Together([&] { fault.Check(); });  // faults of the weights come before those of the disk
     if (!outcome.failure.empty()) throw AgreedError(ExitCode::kFailed, outcome.failure);
     AtRoot(world, [&] {
       const std::string part = temporary + "/" + hf::kRunPart;

@@ -281,8 +281,8 @@ void WriteRows(const std::string& folder, const std::vector<Candidate>& rows) {
   PrintLine("rows", folder + "/plan.jsonl");
 }
 
-// Prints the layouts of a deck on a described machine, and writes plan.jsonl into job.output if the
-// deck names one. dry: searches and writes nothing. InputError if the machine cannot run the deck.
+// Prints the layouts of a deck on a described machine; writes plan.jsonl and a timeline if the deck
+// names them. dry: searches and writes nothing. InputError if the machine cannot run the deck.
 void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool dry) {
   const std::string& name = options.plan.machine;
   const predict::Machine machine = predict::ReadMachine(
@@ -388,7 +388,7 @@ ExitCode RunPlan(const app::Job& job) {
 }
 
 std::optional<ExitCode> AnswerWithPlan(const app::CommandLine& line, const deck::Schema& schema) {
-  // A deck that itself says job.task = plan is left to RunTask, where one rank reads the files.
+  // Without -v, a deck with job.task = plan is left to RunTask, where one rank reads the files.
   const bool asked = std::ranges::find(line.overrides, "job.task=plan") != line.overrides.end();
   if (!line.validate_only && !asked) return std::nullopt;
   const app::Sources sources = app::ReadSources(schema, line);

@@ -21,8 +21,8 @@ namespace {
 constexpr const char* kMember = "safeguards";
 constexpr std::size_t kMostItems = 1'000'000;  // upper limit for a list read from a file
 
-// A GPU's state is copied to the host to be compared, so a scheduled comparison takes one of so
-// many parts in turn; one before a checkpoint, which copies everything as well, takes all.
+// Parts of a GPU's state: a scheduled comparison takes one in turn, because it copies what it
+// compares to the host. One before a checkpoint takes all, because that copies everything anyway.
 constexpr std::int64_t kPartsOnGpu = 8;
 
 std::string Describe(const train::Spike& spike, std::int64_t step) {
@@ -353,7 +353,7 @@ bool Recovery::RestoreCheckpoint(const std::string& checkpoint) {
                          record.batch.value_or(loop_.data.Batch()) == loop_.data.Batch();
     if (record.step < first && !windows) return false;
     Runtime().World().Together([&] { safeguards_.Restore(record); });
-    // The checkpoint from which the session began may have other windows; then the session's count.
+    // The checkpoint from which the session began may have other windows: use the session's origin.
     const bool begins = record.step == first || !record.origin;
     ReturnTo(record, begins ? now.origin : *record.origin);
     return true;

@@ -35,11 +35,11 @@ class Safeguards {
   std::int64_t BadStepsInARow() const { return bad_in_a_row_; }  // up to the last step
   std::int64_t MaxBadSteps() const { return options_.max_bad_steps; }
 
-  // Step of the checkpoint to go back to: the last one that every run of this deck writes, so not
-  // one written only because of a stop; nullopt before the first.
+  // Step of the checkpoint to go back to: the last one that an uninterrupted run would have, too,
+  // so none that was written only because of a stop. nullopt: there is none yet.
   std::optional<std::int64_t> GoesBackTo() const { return goes_back_to_; }
   void HaveWritten(std::int64_t step);  // such a checkpoint; repeated calls are harmless
-  // Why a spike is not answered by going back: "run.on_spike = report"; empty: it is answered so.
+  // Why the run does not go back after a spike: "run.on_spike = report"; empty: it does.
   std::string WhyNot() const;
   // Goes back to a checkpoint: restores its record of losses and of bad steps in a row. The
   // following steps take the samples from `next_sample` on.
@@ -50,7 +50,7 @@ class Safeguards {
   // Restores the record from a checkpoint. Throws InputError naming a faulty member.
   void Restore(const app::RunRecord& record);
   bool HasGoneBack() const { return rollbacks_ > 0; }
-  // For the summary: "2 bad steps were skipped; 1 spike of the loss; ..."; empty: all went well.
+  // Summary: "2 bad steps without an update; 1 spike of the loss; ..."; empty: all went well.
   std::string Summary() const;
 
  private:
@@ -106,7 +106,7 @@ class Recovery {
   app::RunRecord LoadCheckpoint(const std::string& checkpoint);
   data::Origin OriginAfterGoingBack(const app::RunRecord& record, std::int64_t next_sample) const;
   void ReturnTo(const app::RunRecord& record, const data::Origin& origin);
-  // Windows of this session's steps from its beginning on.
+  // How this session samples windows; their origin is the session's beginning.
   const data::Sampler::Options& Windows() const { return loop_.state.Plan().options.samples; }
 
   const checkpoint::Options& Options() const { return loop_.job.request.checkpoint; }

@@ -84,7 +84,7 @@ void Reporter::SayEvent(const std::string& event, const std::string& text) {
   loop_.monitor->Happened({.name = event, .step = loop_.progress.step, .text = text});
 }
 
-// Prints how files were staged, and the warnings about the hosts, the deck and the checkpoints.
+// Records the warnings about hosts; prints how files were staged, and other warnings of the start.
 void Reporter::SayInput() {
   for (const tools::Warning& warning : loop_.job.preflight.warnings) {
     SayEvent("preflight", warning.kind + ": " + warning.text);
@@ -323,7 +323,7 @@ void Reporter::FindSlowest(report::Record& record) {
        .numbers = {{"seconds", slowest.seconds}, {"mean_seconds", slowest.mean}}});
 }
 
-// Transfers made here, and their time, do not count as the steps'.
+// The transfers made here are not counted among those of the steps.
 std::vector<report::NamedHistogram> Reporter::HistogramsOf(const checkpoint::State& state,
                                                            const char* prefix,
                                                            double divisor) const {
@@ -348,7 +348,7 @@ void Reporter::AskForHistograms() {
 
 void Reporter::AddHistograms() {
   if (!Comes(loop_.progress.step, loop_.job.request.monitor.histogram_every_steps)) return;
-  loop_.step.BeforeNextUpdate({});  // cancels the request: a skipped step never took it
+  loop_.step.BeforeNextUpdate({});  // cancels the request, which a skipped step has not used
   const auto weights = HistogramsOf(loop_.state.CheckpointState(), "weights/", 1);
   const auto gradients = std::exchange(gradient_histograms_, {});
   if (events_ == nullptr) return;

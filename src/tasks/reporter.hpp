@@ -22,7 +22,7 @@ namespace trireme::tasks {
 // Stragglers: the rank that computes longest among those with equal work.
 struct Slowest {
   int rank = 0;        // world rank
-  double seconds = 0;  // that it computed, per step
+  double seconds = 0;  // of its computation, per step
   double mean = 0;     // the same, mean over the ranks of its stage
 };
 

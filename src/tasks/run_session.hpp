@@ -60,7 +60,7 @@ class RunSession {
   bool continues_ = false;
   std::unique_ptr<app::RunLock> lock_;  // on rank 0
   int starts_here_ = 1;
-  std::int64_t bytes_from_afar_ = 0;  // of the local checkpoint, from other nodes
+  std::int64_t bytes_from_afar_ = 0;  // of the local checkpoint, read from other nodes
 };
 
 }  // namespace trireme::tasks

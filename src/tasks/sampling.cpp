@@ -16,7 +16,7 @@ namespace {
 // The logits that a draw may choose, with their weights summed in buckets of similar logits.
 class Candidates {
  public:
-  // logits must outlive this. top_k: keep only the likeliest so many; 0: all.
+  // logits must outlive this. top_k: number of likeliest logits to keep; 0: all.
   Candidates(std::span<const double> logits, std::int64_t top_k, double temperature)
       : logits_(logits) {
     if (top_k > 0 && top_k < std::ssize(logits)) Keep(static_cast<std::size_t>(top_k));
@@ -33,7 +33,7 @@ class Candidates {
 
   struct Place {
     std::int32_t id = 0;
-    double sum = 0;  // of the weights of all candidates up to this one
+    double sum = 0;  // of weights up to this candidate, itself included
   };
   // Goes through candidates by falling logits, then ascending ids, and returns the first at which
   // the sum of weights reaches `target`, or the last one. Sorts only the bucket where that happens.
@@ -112,7 +112,7 @@ void Penalise(std::span<const std::int32_t> seen, double penalty, std::vector<do
 std::int32_t Choose(std::span<const double> logits, const GenerateOptions& options,
                     double uniform) {
   if (options.temperature == 0) {
-    // the first of equal ones
+    // Take the first of equal ones.
     return static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
   }
   const Candidates candidates(logits, options.top_k, options.temperature);

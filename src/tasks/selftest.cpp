@@ -474,7 +474,7 @@ prompt = the
 tokens = 8
 top_k = 1
 )";
-constexpr int kMiddle = 6;  // steps before the stop in Resume
+constexpr int kMiddle = 6;  // Resume stops after this step
 
 // kDeck's losses on one rank in fp64. fp32 stays within 1e-6; other processors and libraries round
 // differently, hence the tolerance.
@@ -522,7 +522,7 @@ std::vector<Keys> Layouts(int ranks) {
   if (ranks == 1) return {{}};
   const int most = ranks % 4 == 0 ? 4 : 2;  // largest size of an axis
   const std::vector<std::pair<Keys, int>> all = {
-      // with the ranks that the other axes take
+      // Deck keys, and the number of ranks along all axes but data.
       {{fmt::format("grid.data={}", ranks)}, 1},
       {{"grid.sharding=parameters"}, 1},
       {{fmt::format("grid.tensor={}", most)}, most},

@@ -16,8 +16,8 @@ namespace trireme::tasks {
 
 namespace {
 
-// Largest fraction of a session without readings for which joules per token are still told; mean
-// power is assumed for that time.
+// Joules per token are told if the time without readings is at most this fraction of the time with
+// readings. The mean power is assumed for it.
 constexpr double kMostLost = 0.1;
 
 std::string OwnCard(const app::Device& device) {

@@ -34,7 +34,7 @@ class EnergyUse {
   double session_tokens_ = 0;  // sum over all intervals
 };
 
-// A session's energy in a line: "energy  1.20 MJ, 412 W per node, ...", or why it is not known.
+// A session's energy in a line: "energy  1.20 MJ of memory, 412 W per node, ...", or why not.
 std::string EnergyLine(const report::Energy& energy);
 
 // The job's ranks as the subject of a calibration.
@@ -47,7 +47,7 @@ class StepPrediction {
   StepPrediction(const app::Job& job, const train::Plan& plan);
 
   // Collective, at the end of a session. If there is no description, calibrates the machine now,
-  // provided that the run is `done`, ran on CPUs and took a minute or more.
+  // provided that the run is `done`, on CPUs, took a minute or more, and a minute is left.
   void Calibrate(bool done, double seconds_left);
 
   // On world rank 0. means, steps: from Monitor::Means. waited: seconds of the session per group,

@@ -81,7 +81,7 @@ void AddNames(const std::string& key, const std::string& text, std::vector<Input
 
 std::vector<Input> InputsOf(const app::Request& request) {
   std::vector<Input> inputs;
-  const deck::Deck& values = request.deck;  // for the keys that name inputs
+  const deck::Deck& values = request.deck;  // its keys name inputs
   for (const std::string& deck : {request.sources.deck_path, request.sources.site_path}) {
     inputs.push_back({"this job's deck", deck});
   }
@@ -109,7 +109,7 @@ bool IsOneOf(const std::string& output, const Input& input) {
 // compared in data::IsReplaced, run folders in report::CheckRunFolder.
 void CheckOutputs(const app::Request& request) {
   std::vector<Input> inputs;
-  const deck::Deck& values = request.deck;  // for the keys in kOutputs
+  const deck::Deck& values = request.deck;  // its keys name outputs
   for (const auto& [key, task] : kOutputs) {
     if (task != request.job.task) continue;
     const std::string output = BehindLink(values.Text(std::string(key)));

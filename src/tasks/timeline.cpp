@@ -111,7 +111,7 @@ class TimelineFile {
     file_.Add(facts, std::move(kernels), {texts.begin() + kFirstName, texts.end()});
   }
 
-  // Completes the file; otherData gets `other` and members of its own. `error`: the first failure.
+  // Completes the file with otherData: `other` and more members. Sets `error` to the first failure.
   void Place(nlohmann::json other) {
     other["clock_error_us"] = kMicro * clock_error;
     if (loop_.job.device.stream.OnGpu()) {
@@ -133,7 +133,7 @@ class TimelineFile {
   std::error_code error;
   std::int64_t count = 0, kernel_count = 0;
   double clock_error = 0;
-  std::string why_no_kernels;  // with the first rank concerned; empty: kernels are recorded singly
+  std::string why_no_kernels;  // reason, with a rank's number; empty: they are recorded
   // Ranks that ran out of room for slices or for kernels.
   nlohmann::json left_out = nlohmann::json::array(), kernels_left_out = nlohmann::json::array();
 

@@ -20,8 +20,8 @@ inline constexpr int kMostTracedRanks = 64;
 inline constexpr std::int64_t kMostSlices = std::int64_t{1} << 20;
 inline constexpr std::int64_t kMostSlicesOfARank = std::int64_t{1} << 17;
 
-// Ranks of a grid to record, ascending: all, or at most `most`. Whole pipelines are chosen: first
-// those of the first tensor ranks, then of further context ranks, then of further replicas.
+// Ranks of a grid to record, ascending: all, or `most` of them. Takes one pipeline after the other,
+// first over the tensor ranks, then over the context ranks, then over the replicas.
 std::vector<int> TracedRanks(const comm::GridShape& shape, int most = kMostTracedRanks);
 
 // World rank at the other end of a message in one of the grid's groups; -1: not known.

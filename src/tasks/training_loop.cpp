@@ -132,7 +132,7 @@ class TrainingLoop {
  private:
   // The start, then a step and what follows it. All but BestSoFar, Ask and RunJson are collective.
 
-  // Finds the run folder; first reads the checkpoint's step and its record of bad steps.
+  // Finds the run folder; takes the step and the record of bad steps from the checkpoint.
   Safeguards FindStart() {
     session_ = std::make_unique<RunSession>(loop_.job);
     loop_.session = session_.get();

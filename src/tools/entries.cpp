@@ -72,8 +72,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kLeftOut = "(left out)";
 
-// Whether the program prints this line after a sample, which may have several lines. After a gap in
-// the log it may be the line of any record.
+// Whether the line comes after a sample, whose text may have several lines: a record's line, a
+// closing line, or the first line of a start or an error.
 bool EndsSample(const std::string& line) {
   static const std::regex next(
       R"((done|stopped) +[0-9,]+ steps?[ ,].*| *[0-9,]+( +[0-9.]+){3} .*|Trireme [0-9]+\.[0-9].*|trireme: .*)");
@@ -220,10 +220,10 @@ std::string RelevantEnvironment(const std::vector<std::string>& environment) {
     const std::string name = each.substr(0, equals);
     if (equals == std::string::npos || !Concerns(name)) continue;
     const std::string value = each.substr(equals + 1);
-    // Further lines of the value could be mistaken for other variables.
     const bool secret =
         IsSecretName(name) || LooksRandom(value) || WithoutPasswords(value) != value;
     std::string shown = secret ? "(left out: it may be a secret)" : value;
+    // Further lines of the value could be mistaken for other variables.
     std::replace(shown.begin(), shown.end(), '\n', ' ');
     lines.push_back(fmt::format("{}={}\n", name, shown));
   }

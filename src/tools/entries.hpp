@@ -12,7 +12,7 @@ namespace trireme::tools {
 struct Entry {
   std::string name;  // path within the archive
   std::string text;
-  std::string note;  // how `text` differs from the file: "its last 1,048,576 bytes"
+  std::string note;  // how `text` differs from the file: "900 of its 4000 bytes left out"
 };
 
 struct Contents {
@@ -49,8 +49,8 @@ std::string DeckWithoutTexts(const std::string& deck);
 // The log of the program or of a batch job without samples of the model's text.
 std::string LogWithoutSamples(const std::string& log);
 
-// JSON without samples, prompts and passwords, also in the decks it contains; layout and order stay
-// as written. Empty if it is damaged, since texts are then unrecognisable.
+// JSON without samples, prompts and passwords, also in the decks it contains; members keep their
+// order. Empty if it is damaged, because texts cannot be told apart then.
 std::string JsonWithoutTexts(const std::string& json);
 
 // Environment variables and limits that affect how a job runs.

@@ -267,7 +267,7 @@ std::vector<Slow> FindSlow(const std::vector<Unit>& units) {
 
 namespace {
 
-constexpr int kRounds = 3;             // barriers; the shortest bounds the difference best
+constexpr int kRounds = 3;             // barriers; the quickest shows the difference best
 constexpr double kWorthTelling = 0.1;  // seconds; a smaller difference is not reported
 
 }  // namespace
@@ -350,8 +350,8 @@ bool NamesOnlyTcp(const std::string& transports) {
   return tcp;
 }
 
-// Loaded components of an Open MPI framework ("mca_<framework>_<component>.so"), blanks between.
-// Those that serve within a host alone are left out: a host with one rank does not load them.
+// Loaded components of an Open MPI framework ("mca_<framework>_<component>.so"), separated by
+// blanks, without those for messages within a host: a host with one rank does not load them.
 std::string Components(std::span<const std::string> objects, const std::string& framework) {
   const std::string head = "mca_" + framework + "_";
   std::vector<std::string> names;

@@ -28,7 +28,7 @@ using kernels::Matrix;
 
 constexpr int kSpeedTag = 72;
 
-// Product of two matrices of numbers near 1, as bytes. finite: whether all its elements are.
+// Product of two matrices of numbers near 1, as bytes. finite: becomes false if an element is not.
 std::vector<std::byte> MultiplyOnce(const device::Stream& stream, Dtype dtype, bool& finite) {
   constexpr std::int64_t kSize = 512;
   const auto element = static_cast<std::int64_t>(SizeOf(dtype));
@@ -78,8 +78,6 @@ double Fastest(double seconds, int least, const std::function<void()>& once) {
   return best;
 }
 
-// Chooses messages whose exchange with the slowest partner takes about kWanted seconds; all ranks
-// agree on the size. partner: -1 for none.
 constexpr std::int64_t kLeastBytes = std::int64_t{1} << 18, kMostBytes = std::int64_t{1} << 25;
 struct Messages {
   explicit Messages(std::int64_t bytes) : sent(static_cast<std::size_t>(bytes), 1), taken(sent) {}
@@ -93,6 +91,8 @@ struct Messages {
   }
   std::vector<char> sent, taken;
 };
+// Chooses messages whose exchange with the slowest partner takes about kWanted seconds; all ranks
+// agree on the size. partner: -1 for none.
 Messages ChooseMessages(const comm::Communicator& group, int partner) {
   constexpr double kWanted = 0.02;
   double seconds = partner >= 0 ? Messages(kLeastBytes).Exchange(group, partner, 2) : 0;
@@ -196,7 +196,7 @@ double MeasureAllReduce(const comm::Communicator& world) {
 
 constexpr int kPasses = 2;
 
-// Communicators: the ranks of this unit, and the first ranks of all units.
+// Communicators of this unit's ranks (a node's, or one rank) and of all units' first ranks.
 struct Parts {
   const comm::Communicator& world;
   comm::Communicator unit, firsts;  // firsts: null except on first ranks
@@ -394,7 +394,7 @@ int Partner(int self, int round, int players) {
   const int fixed = circle;  // number of the player who stays, or of the dummy
   int partner = 0;
   if (self == fixed) {
-    // The place opposite to itself: 2 p = round modulo the circle's length, which is odd.
+    // Solve 2 * partner = round modulo the circle's length, which is odd.
     partner = round % 2 == 0 ? round / 2 : (round + circle) / 2;
   } else {
     partner = (round - self + circle) % circle;

@@ -367,7 +367,7 @@ RunState::Steps RunState::LastSteps() const {
 Glance RunState::Look(const Schedule& schedule) const {
   Glance glance;
   const nlohmann::json step = Parse(last_step_), interval = Parse(last_interval_);
-  const auto newer = [&](const char* name) {  // of the interval or, in older files, of the step
+  const auto newer = [&](const char* name) {  // the interval's value or, in older files, the step's
     const double value = NumberOf(interval, name);
     return std::isnan(value) ? NumberOf(step, name) : value;
   };

@@ -81,7 +81,7 @@ class KnownLines {
 
  private:
   std::vector<std::uint64_t> hashes_;
-  std::size_t next_ = 0;  // index of the first old line not met again yet
+  std::size_t next_ = 0;  // index of the first old line that has not come again
   bool again_ = false;    // old lines may still come
 };
 
@@ -99,15 +99,15 @@ std::wstring Wide(std::string_view text);
 
 class Curve {
  public:
-  // Steps ascend; adding an earlier step again first removes everything from that step on. Values
+  // Steps ascend; adding an earlier step again first removes the buckets from that step on. Values
   // that are not finite are remembered as such.
   void Add(std::int64_t step, double value);
   void Clear() { *this = {}; }
   bool Empty() const { return buckets_.empty(); }
 
-  // At most `columns` bars from the first step to the last; each shows the mean of equally many
-  // records, scaled between the smallest and largest mean; '!' if a value was not finite. blocks:
-  // use Unicode's block elements, else ASCII.
+  // At most `columns` bars from the first step to the last; each shows the mean of about equally
+  // many steps, scaled between the smallest and largest mean; '!' if a value was not finite.
+  // blocks: use Unicode's block elements, else ASCII.
   std::string Bars(int columns, bool blocks) const;
 
  private:
@@ -278,7 +278,7 @@ struct Frame {
   bool blocks = true;      // Unicode's block elements can be shown
 };
 
-// At most frame.rows rows, shared equally by the runs; if few, they show what matters most.
+// At most frame.rows rows, shared equally by the runs. A run with few rows shows what matters most.
 std::vector<Row> LayOut(const std::vector<const FollowedRun*>& runs, const Frame& frame);
 // Number of runs that fit into a frame of `rows` rows.
 std::int64_t RunsThatFit(std::int64_t runs, int rows);

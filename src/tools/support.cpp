@@ -42,7 +42,7 @@ fs::path PlainPath(const fs::path& path) {
   return plain.has_filename() ? plain : plain.parent_path();
 }
 
-// Whether a character is one of those of which names are made.
+// Whether names of runs and files are made of such characters.
 bool InName(char c) {
   return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '.' ||
          c == '_' || c == '-';
@@ -231,7 +231,7 @@ void AddFile(const std::string& path, const std::string& name, Bounds bounds, co
   contents.entries.push_back({"run/" + name, WithoutPasswords(filter(file->text)), file->note});
 }
 
-// Adds a JSON file without its texts. A damaged one, where none can be recognised, gives a note.
+// Adds a JSON file without its texts; for a damaged file, only a note about it.
 void AddJson(const std::string& path, const std::string& name, Contents& contents) {
   const std::optional<FileText> file = ReadBounded(path, kWhole, false, contents);
   if (!file) return;
@@ -250,7 +250,7 @@ struct Found {
   fs::file_time_type time;
 };
 
-// Files below `folder` whose relative names `wanted` accepts, newest first.
+// Files and folders below `folder` whose relative names `wanted` accepts, newest first.
 std::vector<Found> Below(const std::string& folder, bool deep,
                          const std::function<bool(const std::string&)>& wanted,
                          Contents& contents) {
@@ -293,7 +293,7 @@ bool NamesRun(const std::string& text, const std::string& name) {
   for (std::size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
     const std::size_t end = at + name.size();
     const char before = at > 0 ? text[at - 1] : '\n', after = end < text.size() ? text[end] : '\n';
-    // A full stop may end the sentence.
+    // A full stop after the name may end a sentence.
     const bool stop = after == '.' && (end + 1 >= text.size() || !InName(text[end + 1]));
     if (InName(before) || (InName(after) && !stop)) continue;
     if (before == '/' || before == '=' || before == '\'' || before == '"' || after == '/' ||
@@ -304,8 +304,8 @@ bool NamesRun(const std::string& text, const std::string& name) {
   return false;
 }
 
-// Adds logs of batch jobs from where jobs are submitted: the run folder, the two folders above it,
-// or here.
+// Adds logs of batch jobs. Looks where jobs are submitted: in the run folder, the two folders above
+// it and the current directory.
 void AddJobLogs(const std::string& run, Contents& contents) {
   static const std::regex log(
       R"((slurm|trireme)[-_.].*\.(out|log|err)|[^/]*[-.][0-9]+\.(out|err))");

@@ -52,8 +52,8 @@ void OnTerminal(Terminal& terminal, std::deque<FollowedRun>& runs) {
   }
 }
 
-// How a run ended without being done, and what continues it, if this record of an event says so;
-// else "".
+// For the record of a stop or a hang: how the run ended, and the option that continues it. "" for
+// other records.
 std::string HowItStopped(std::string_view line, const std::string& folder) {
   const auto record = deck::TryParseJson(line, FollowedFile::kMaxLine);
   if (!record || !record->is_object()) return {};
@@ -117,7 +117,7 @@ class Teller {
   std::string before_;
   KnownLines known_;
   bool done_ = false;   // the last record says that the run is done
-  std::string stop_;    // the last record says that it was stopped: how, and how it goes on
+  std::string stop_;    // HowItStopped of the last record
   bool quiet_ = false;  // SayQuiet has printed since the last record
 };
 

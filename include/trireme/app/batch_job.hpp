@@ -45,7 +45,7 @@ class Deadline {
   double LongestValidation() const { return validation_.value_or(expected_validation_); }
   double LongestCheckpoint() const { return checkpoint_.value_or(expected_checkpoint_); }
 
-  // Seconds that this work may take, with kSafetyFactor and kFloorSeconds.
+  // Seconds that MustStop reserves for this work, with kSafetyFactor and kFloorSeconds.
   double Needed(bool validation_follows) const;
   // Seconds until the job ends; negative after its end; infinity if it has none.
   double Left(double now) const { return end_ - now; }
@@ -88,7 +88,7 @@ BatchJob ReadBatchJob();
 
 // Runs `squeue -h -j ID -o %T` from PATH. Returns the proof that the job has ended: "Slurm says
 // that job 12 ended (TIMEOUT)"; empty if it has not, or if squeue is missing, fails or takes longer
-// than `seconds`: even a controller under load answers within a few.
+// than `seconds`. A controller under load still answers within a few seconds.
 std::string WhyJobEnded(const std::string& id, double seconds = 10);
 
 }  // namespace trireme::app

@@ -42,7 +42,7 @@ constexpr double kLongBound = 3;
 // Least limit of a checkpoint: a file system may need minutes to switch to another server.
 constexpr double kDiskBound = 900;  // seconds
 
-// Seconds that a rank may spend in this phase without entering or leaving a call. stated:
+// Seconds for which a rank may make no progress in this phase (comm::Watchdog). stated:
 // run.hang_timeout; 0: derived from `longest`. Even if it is stated, a checkpoint gets at least
 // kLongBound times its expected time.
 double HangBound(comm::Phase phase, double stated, const Deadline& longest);
@@ -226,8 +226,8 @@ void UseGpu(const Request& request, const Device& device, const device::MemoryTe
 void StopIfAsked(const Ranks& ranks);
 
 // Opens the deck's token file (of a mixture, the first one), staged as the deck says, with the
-// splits that the task reads. Collective. A stream is read on the first rank of each replica of the
-// grid. Throws AgreedError like StopIfAsked.
+// splits that the task reads. Collective. If it is streamed, the first rank of each replica of the
+// grid reads it. Throws AgreedError like StopIfAsked.
 data::TokenFile OpenTokens(const Request& request, const Ranks& ranks, const Files& files,
                            const comm::ProcessGrid& grid);
 // Opens the files from which training takes windows, in the order of data.mixture. Collective.

@@ -62,8 +62,8 @@ struct RunRecord {
   std::vector<Source> mixture;      // empty: one file that was never part of a mixture
   std::optional<double> best_loss;  // validation, nats per token
   std::optional<Decider> decider;   // the set of best_loss
-  // The length of a run that has rolled back (run.on_spike): it keeps the number of steps with
-  // which it began, although it left out samples.
+  // The length of a run that has gone back after a loss spike (run.on_spike). The run keeps its
+  // number of steps, although it skips samples.
   struct Planned {
     double epochs = 0;
     std::int64_t steps = 0;

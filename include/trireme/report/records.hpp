@@ -14,9 +14,9 @@ namespace trireme::report {
 // checkpoints since the last step.
 struct Record {
   enum class Kind { kStep, kValid, kValidOther, kTest, kDone };
-  Kind kind = Kind::kStep;  // kValid decides on the best; kValidOther: further sets
+  Kind kind = Kind::kStep;  // kValid: set that decides on the best checkpoint; kValidOther: others
   std::string set = {};     // kValid, kValidOther: name from data.validation; may be empty
-  // kValid, kValidOther: windows in the evaluated sample and in the set; 0: all were evaluated.
+  // kValid, kValidOther: number of windows evaluated, and in the set; both 0: all were evaluated.
   std::int64_t windows = 0, all_windows = 0;
   bool pairs = false;          // the windows are pairs of texts
   bool ends_interval = false;  // kStep: last step of a session, whatever its number
@@ -41,7 +41,7 @@ struct Record {
 
   // The members below are known at the end of an interval or evaluation, not for every step.
 
-  // Of the rank that uses most: peak resident set, or on a GPU the card's memory in use.
+  // Memory of the rank that uses most: peak resident set, or on a GPU the card's memory in use.
   std::int64_t memory_bytes = 0;
   int memory_rank = -1;  // its world rank; -1: unknown
   std::string memory_host = {};
@@ -74,7 +74,7 @@ inline constexpr const char* kBranchedOff = "branched off";
 
 struct Event {
   std::string
-      name;  // "restart", "checkpoint", "checkpoint failed", "clean-up failed", "signal", ...
+      name;  // "restart", "checkpoint", "checkpoint failed", "clean-up failed", "records lost", ...
   std::int64_t step = 0;
   int rank = 0;           // world rank where it happened
   std::string host = {};  // host of that rank; empty: rank 0's

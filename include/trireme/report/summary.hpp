@@ -40,7 +40,7 @@ struct RankUse {
   std::int64_t program_bytes = 0;  // of the program itself, not planned
   std::int64_t writer_bytes = 0;   // not planned: for writing the node's checkpoints
   std::int64_t others_bytes = 0;   // part of used_bytes: shared memory in other ranks' plans
-  // Bytes foreseen for this rank and bytes it really took; comparable.
+  // Bytes foreseen for this rank, and bytes that it took, without those in other ranks' plans.
   std::int64_t Foreseen() const { return program_bytes + planned_bytes + writer_bytes; }
   std::int64_t Taken() const { return used_bytes - others_bytes; }
   double seconds_compute = 0;  // over the steps of this session
@@ -142,8 +142,8 @@ struct Summary {
 
 // Calls come from one thread, in the order of events; Sync alone may come from another one at any
 // time. Each does nothing unless overridden. Any may throw an Error: the first of a sink becomes a
-// warning ("...; the run goes on"), later ones are silent, and the sink is called as before.
-// Loss and gradient norm of a bad step may be NaN or infinite.
+// warning ("...; the run goes on without it"), later ones are silent, and the sink is called as
+// before. Loss and gradient norm of a bad step may be NaN or infinite.
 class Sink {
  public:
   Sink() = default;

@@ -35,8 +35,8 @@ class Histogram {
   double Min() const { return min_; }  // infinity if empty
   double Max() const { return max_; }  // -infinity if empty
   double Count() const;
-  double Sum() const { return sum_.Value(); }          // rounded once
-  double Squares() const { return squares_.Value(); }  // rounded once
+  double Sum() const { return sum_.Value(); }          // exact, then rounded once
+  double Squares() const { return squares_.Value(); }  // exact, then rounded once
 
   // Packs the histogram for reduction over ranks: numbers to be summed, and two to be maximised.
   // Addable: how many numbers are summed.
@@ -56,7 +56,7 @@ struct NamedHistogram {
   Histogram histogram;
 };
 
-// Copies elements [first, last) of a block to `to`, in its type; empty: block.data is read instead.
+// Copies elements [first, last) of a block to `to`, in the block's type. Empty: block.data is read.
 using ReadBlock = std::function<void(const kernels::StateBlock& block, std::int64_t first,
                                      std::int64_t last, void* to)>;
 

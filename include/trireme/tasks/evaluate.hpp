@@ -1,4 +1,4 @@
-// The [evaluate] section.
+// Evaluation and translation: [evaluate], scores, beam search, Translator, n-gram models, softmax.
 #pragma once
 
 #include <array>
@@ -36,10 +36,10 @@ struct EvaluateOptions {
   Detokenise detokenise = Detokenise::kNone;
   bool baselines = false;
   // Paths; empty: none.
-  std::string documents;  // HDF5, written
-  std::string choices;    // JSONL, read
-  std::string output;     // JSONL, written
-  std::string results;    // JSON, written
+  std::string documents;  // HDF5 file to write
+  std::string choices;    // JSONL file to read
+  std::string output;     // JSONL file to write
+  std::string results;    // JSON file to write
   bool overwrite = false;
 };
 
@@ -139,9 +139,9 @@ class BeamSearch {
   std::optional<Result> best_;
 };
 
-// Fills the first `count` candidates with the likeliest tokens of a distribution, by falling
-// logits; of equal ones the smallest ids; with fewer tokens than `count`, the rest are empty.
-// logits: not empty, all finite. Throws RunError if `candidates` has fewer than `count`.
+// Fills the first `count` candidates with the likeliest tokens of a distribution, in descending
+// order of logits; ties go to smaller ids; spare candidates become empty. logits: not empty, all
+// finite. Throws RunError if `candidates` has fewer than `count`.
 void LikeliestTokens(std::span<const double> logits, std::int64_t count,
                      std::span<BeamSearch::Candidate> candidates);
 
@@ -257,8 +257,8 @@ Translator::Setup SetupOf(model::ParallelModel& model, const data::PairFile& pai
                           const GenerateOptions& options, std::function<bool()> stopped);
 
 // Interpolated Kneser-Ney 5-gram model with three discounts per order (Kneser and Ney 1995; Chen
-// and Goodman 1999, "An empirical study of smoothing techniques for language modeling"). The
-// targets to evaluate must be known before it counts.
+// and Goodman 1999, "An empirical study of smoothing techniques for language modeling"). It keeps
+// no table of counts: Losses() counts anew.
 
 inline constexpr int kOrder = 5;  // tokens of the longest n-gram
 

@@ -14,7 +14,7 @@
 
 namespace trireme::tasks {
 
-// Whether a second copy of the weights is kept, in the order in which several texts read them.
+// Whether to keep a second copy of the weights, arranged for products of several texts at once.
 enum class PackWeights { kNo, kYes, kAuto };
 
 struct GenerateOptions {
@@ -51,9 +51,9 @@ std::optional<std::vector<std::string>> ReadStops(const std::string& list);
 
 deck::Schema DeclareAll();  // every module's keys
 
-// Handles -v with grid.ranks (prints the plan for that many ranks) and job.task=plan on the command
-// line without starting MPI. Returns the exit code; nullopt for other command lines. A refused
-// layout is printed to standard error; InputError for a deck that cannot be read.
+// Handles without MPI: -v with grid.ranks (prints the plan for that many ranks), -v with job.task =
+// plan, and job.task=plan on the command line. Returns the exit code; nullopt for other command
+// lines. Prints a refusal of the plan to standard error; InputError for a deck that cannot be read.
 std::optional<ExitCode> AnswerWithPlan(const app::CommandLine& line, const deck::Schema& schema);
 
 // Collective. Runs the task that job.task names.

@@ -14,7 +14,7 @@
 namespace trireme::tasks {
 
 // The deck's set-up with all features but small sizes: fewer and narrower layers, fewer tokens,
-// windows, micro-batches and steps, each leaving the same remainder on the grid as in the deck.
+// windows, micro-batches and steps. Divided among ranks, each size leaves the deck's remainder.
 // Weights and rates are raised so that every gradient matters, and clipping acts if the deck clips.
 train::TrainingOptions Shrink(const train::TrainingOptions& deck, const comm::GridShape& grid);
 

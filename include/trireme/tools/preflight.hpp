@@ -60,7 +60,7 @@ struct FileSystem {
   std::string striping;  // "4 stripes of 1 MiB"; empty: none, or not known
   bool shared = false;   // shared by many hosts, judging by its type
   bool network_file_system = false;  // NFS
-  std::uint64_t identity = 0;        // number of file system and folder; 0: shared, or not known
+  std::uint64_t identity = 0;        // identifies the folder; 0: shared, or not known
   std::string Text() const;
 };
 FileSystem FileSystemOf(const std::string& path);
@@ -86,8 +86,8 @@ std::string RangesOf(std::span<const int> numbers);
 
 class Tally {
  public:
-  static constexpr std::size_t kMostTexts = 16;   // per topic; further texts are counted together
-  static constexpr std::size_t kMostRanks = 8;    // named per text
+  static constexpr std::size_t kMostTexts = 16;   // kept per topic; others are counted together
+  static constexpr std::size_t kMostRanks = 8;    // listed per text
   static constexpr std::size_t kMostBytes = 400;  // per text
 
   struct Said {
@@ -153,7 +153,7 @@ Findings LookAround(const Ranks& ranks, const Subject& subject, bool whole = fal
 
 // How the ranks of a node are bound to cores.
 struct Binding {
-  std::string text;     // "2 ranks on cores 0-1 together"
+  std::string text;     // "2 ranks on cores 0-1 together, 1 thread each"
   std::string overlap;  // a warning if ranks share some of their cores but not all; else empty
   std::string crowded;  // a warning if there are more threads than cores; else empty
   std::string idle;     // a warning if ranks may use less than half of the cores; else empty

@@ -205,7 +205,7 @@ class KneserNey::Scan {
   void Close(const NGram& context, int kept) {
     for (int tokens = kContext; tokens > kept; --tokens) {
       Followers& followers = open_[static_cast<std::size_t>(tokens)];
-      // A context that would begin before its document does not exist at that length.
+      // Skip a context of this length if the document begins within it.
       if (context[static_cast<std::size_t>(tokens - 1)] != model_.vocabulary_) {
         Count(context, tokens);
       }

@@ -28,9 +28,9 @@ constexpr std::int64_t kMostFileBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kMostLineBytes = std::int64_t{16} << 20;
 constexpr std::size_t kMostChoices = 1000;
 
-// Tokens of a choice that continues a context. As in lm-evaluation-harness, white space at the end
-// of the context belongs to the choice; both are encoded as one text, of which the first tokens, as
-// many as the context has by itself, are the context's.
+// Tokens of a choice that continues a context, as in lm-evaluation-harness: white space at the end
+// of the context belongs to the choice. Both are encoded as one text; as many of its first tokens
+// as the context has when encoded alone belong to the context.
 struct EncodedChoice {
   std::vector<std::int32_t> ids;  // beginning of the document, context, choice
   std::int64_t context = 0;       // tokens before the choice
@@ -102,7 +102,7 @@ void AddChoice(const data::TokenFile& tokens, const std::string& context, const 
   all.counted.insert(all.counted.end(), static_cast<std::size_t>(size), 1);
 }
 
-constexpr int kHighBits = 10, kBits = 23;  // binary places of the first word, of others
+constexpr int kHighBits = 10, kBits = 23;  // binary places of the first word, and of each other one
 constexpr std::ptrdiff_t kSumDoubles = std::ptrdiff_t{1} << 20;  // numbers in one sum over ranks
 
 }  // namespace

@@ -98,8 +98,8 @@ class LossTable {
   std::int64_t Bytes(std::int64_t row) const { return std::llround(Of(row, kBytes)); }
 
  private:
-  // A row: losses as three integers in units of 2^-10, 2^-33 and 2^-56. Doubles add them without
-  // rounding for up to 2^30 targets with losses below 2^13.
+  // Numbers in a row. Losses are three integers, in units of 2^-10, 2^-33 and 2^-56, which doubles
+  // add without rounding for up to 2^30 targets with losses below 2^13.
   enum Word : std::size_t { kHigh, kMiddle, kLow, kTargets, kBytes, kWords };
 
   double& At(std::int64_t row, Word word) {

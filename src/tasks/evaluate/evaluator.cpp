@@ -428,7 +428,7 @@ struct SplitTranslations {
 // AgreedError (exit code 3) if a rank was asked to stop.
 SplitTranslations TranslateSplit(Translator& translator, const model::ParallelModel& model,
                                  const data::PairFile& pairs, data::Split split, bool keep) {
-  constexpr double kDigits = 1e6;  // probabilities are rounded to 1e-6: layouts differ by rounding
+  constexpr double kDigits = 1e6;  // log-probabilities are rounded: layouts differ in last bits
   const comm::ProcessGrid& grid = model.Grid();
   const double start = Seconds();
   std::vector<std::int64_t> numbers;

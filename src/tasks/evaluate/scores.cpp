@@ -66,8 +66,8 @@ bool IsSign(char32_t c) {
          (c >= '(' && c <= '+') || (c >= ':' && c <= '@') || c == '/';
 }
 
-// For neighbours that fit `first` and `second`, scanned from the left: writes `before`, the first
-// one, a blank, the second one, `after`.
+// Puts a blank between neighbouring characters that fit `first` and `second`, and `before` and
+// `after` around the two. Scans from the left; a pair does not overlap with the next.
 template <typename First, typename Second>
 Characters Separate(const Characters& text, First first, Second second, const Characters& before,
                     const Characters& after) {

@@ -180,7 +180,7 @@ Translator::Turn Translator::MakeTurn() {
                            [](const Text* text) { return text->source->size(); });
   Turn turn;
   for (auto rest = std::span(fresh); !rest.empty();) {
-    // How many of the texts, of which the first is the longest, fit into one entry.
+    // Number of texts that fit into one entry; the first text is the longest.
     const std::int64_t most =
         std::min(setup_.model.Plan().micro_batch,
                  setup_.model.LocalPlan().tokens / std::ssize(*rest.front()->source));
@@ -250,7 +250,7 @@ void Translator::Advance(std::span<const Row> rows, std::span<const double> choi
   std::ranges::find_if(active_, [&](const auto& each) { return each.get() == &text; })->reset();
 }
 
-// One child of a beam keeps its parent's slot; others get copies in slots of beams that ended.
+// The first child of a beam keeps its parent's slot; others get copies in free slots.
 void Translator::MoveBeams(Text& text) const {
   const std::vector<BeamSearch::Beam>& beams = text.search.Beams();
   std::vector<bool> taken(Width());
@@ -352,7 +352,7 @@ void ShareChoices(const comm::ProcessGrid& grid, void* choices, std::int64_t num
 bool RunTurns(const model::ParallelModel& model, const std::function<bool()>& stopped,
               const bool& finite, FunctionRef<std::int64_t()> make,
               FunctionRef<void(std::int64_t passes)> run) {
-  // Wishes, ascending: the largest of all ranks counts. The number of passes is added below.
+  // A rank's wish. One maximum over ranks finds the largest or, without any, the most passes.
   enum Wish : std::int64_t { kNone = 0, kStop = 1, kNotFinite = 2 };
   constexpr std::int64_t kUnit = std::int64_t{1} << 40;
   while (true) {

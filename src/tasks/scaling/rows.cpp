@@ -42,7 +42,7 @@ Row RowOf(const Line& line, const Study& study) {
   return row;
 }
 
-// For each cause, time beyond the baseline's for as many tokens, as a fraction of all ranks' time.
+// Each cause's time beyond the baseline's for as many tokens, as a fraction of all ranks' time.
 Losses LossesOf(const Row& row, const Row& base) {
   const auto causes = [](const Split& s) {
     return Losses{s.compute, s.imbalance, s.Waited() - s.imbalance, s.bubble, s.data, s.other};

@@ -45,8 +45,7 @@ std::optional<Interval> IntervalOfRatio(double ratio, std::span<const double> nu
 // (1 - 1 / processors), for processors > 1. Negative if the speed-up is better than ideal.
 double KarpFlatt(double speedup, double processors);
 
-// Split of a step's time by what the ranks did in it.
-// Seconds per step, means over ranks and measured steps.
+// Split of a step's time by what the ranks did in it: seconds per step, means over ranks and steps.
 struct Split {
   double compute = 0;
   double data = 0;                             // loading the batch
@@ -84,7 +83,7 @@ struct Round {
 // compute: [ranks, steps], seconds of computation.
 double Imbalance(const std::vector<double>& compute, const comm::GridShape& shape);
 
-// Hosts and cores of a job's first ranks: whether so many ranks have one core per thread.
+// Hosts and cores of a job's first ranks, and whether each of their threads has a core of its own.
 struct Room {
   int nodes = 1;
   int threads = 1;  // per rank; the largest number of any rank
@@ -146,7 +145,7 @@ struct Estimate {
 // negative if more ranks need less time.
 inline constexpr std::array kCauses = {"compute", "imbalance", "communication",
                                        "bubble",  "data",      "other"};
-using Losses = std::array<double, kCauses.size()>;  // "compute": more of it for the same tokens
+using Losses = std::array<double, kCauses.size()>;  // "compute": extra work for as many tokens
 
 // What several ranks gain over the baseline, the fewest ranks measured.
 struct Gain {

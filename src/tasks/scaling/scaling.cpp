@@ -144,7 +144,7 @@ class Measurement {
               app::Deadline& deadline)
       : job_(job), group_(group), deadline_(deadline), grid_(group, plan.grid, plan.sharing) {}
 
-  // Collective over `group`, for whose ranks the plan is. Trains from initial weights. nullopt if a
+  // Collective over `group`; the plan is for its ranks. Trains from initial weights. nullopt if a
   // signal or the end of the job's time stopped it. PartError if a step cannot be computed.
   std::optional<Round> Run(const train::Plan& plan, const MakeStep& make_step,
                            const ScalingOptions& options) {
@@ -387,7 +387,7 @@ class Runner {
   Study& study_;
   const MakeStep& make_step_;
   app::Deadline deadline_;
-  std::map<int, comm::Communicator> groups_;  // by number of ranks: those or the others
+  std::map<int, comm::Communicator> groups_;  // by number n: the first n ranks, or the other ranks
 };
 
 }  // namespace

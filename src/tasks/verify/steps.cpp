@@ -28,7 +28,7 @@ constexpr double kBf16 = 1e-3;
 constexpr double kFp8 = 1e-2;
 
 constexpr std::int64_t kSteps = 3;  // a full batch, a short batch, a batch of the next epoch
-constexpr std::int64_t kStop = 1;   // the resumed run stops after it, within an epoch
+constexpr std::int64_t kStop = 1;   // the resumed run stops after this step, within an epoch
 
 constexpr std::int64_t kWindowsAlone = 16;  // micro-batch of the run on one rank
 
@@ -55,8 +55,8 @@ std::string DoesItPass(const Keys& keys) {
   return keys.empty() ? "." : fmt::format(": does it pass with {}?", fmt::join(keys, ", or with "));
 }
 
-// Deck settings that switch off every axis which acts in the forward pass, over which gradients are
-// summed, or both.
+// Deck settings that switch off axes: those that act in the forward pass, those over which
+// gradients are summed, or both kinds.
 enum class Acts { kForward, kDataSum, kAny };
 Keys Without(Acts acts, const comm::ProcessGrid& grid) {
   const comm::GridShape& shape = grid.Shape();
@@ -437,23 +437,23 @@ class Verifier {
 
   std::unique_ptr<Run> on_grid_;            // fp64 run on the grid, uninterrupted
   std::vector<double> losses_;              // losses of on_grid_, [kSteps]
-  std::vector<float> scales_;               // fp8 scales of the run that is not computing now
+  std::vector<float> scales_;               // fp8 scales of whichever run does not compute now
   std::vector<kernels::GradientSum> sums_;  // how each parameter's gradient is summed
 };
 
 constexpr std::int64_t kMostHeads = 16;
-constexpr std::int64_t kHeadDim = 4;    // for an even dimension in the deck; an odd one gives 5
-constexpr std::int64_t kFewLayers = 3;  // most layers without stages; blocks then reuse buffers
+constexpr std::int64_t kHeadDim = 4;    // if the deck's dimension is even; if it is odd, 5
+constexpr std::int64_t kFewLayers = 3;  // limit for one stage; with three, layers reuse buffers
 constexpr int kPrefetch = 1;
 constexpr std::int64_t kLength = 10;  // tokens
 constexpr std::int64_t kRowsATensorRank = 2;
-constexpr std::int64_t kPositionsABlock = 2;  // per context rank, which has two blocks
+constexpr std::int64_t kPositionsABlock = 2;  // in each of a context rank's two blocks
 constexpr std::int64_t kFfn = 12;
 constexpr std::int64_t kVocabulary = 48, kMostVocabulary = 512;
 constexpr std::int64_t kStepsOfSchedule = 6;  // twice the steps run: the rate stays above zero
 
-// Every gradient is then far above rounding noise, except those whose true value is zero (of key
-// biases, for example). With an epsilon below that noise, Adam would turn it into large updates.
+// These values make gradients far larger than rounding noise, except those whose true value is zero
+// (of key biases, for example). An epsilon below the noise would let Adam make large updates of it.
 constexpr double kDeviation = 0.2;
 constexpr double kLearningRate = 1e-2;
 constexpr double kClipNorm = 1e-2;  // below any gradient norm that occurs here
@@ -473,8 +473,8 @@ std::int64_t Slices(const train::TrainingOptions& setup, const comm::GridShape& 
   return std::max(setup.model.canonical.slices, grid.tensor);
 }
 
-// Keeps few heads as they are. Reduces more of them, but not whether slices share a key/value head,
-// have one, several or unequal numbers, nor whether each of them has one query head or several.
+// Reduces more than kMostHeads heads. Keeps whether slices share a key/value head, have one,
+// several, or unequal numbers of them, and whether such a head serves one query head or several.
 void ShrinkHeads(model::Options& o, std::int64_t slices) {
   if (o.heads > kMostHeads) {
     const std::int64_t grouped = o.heads / o.kv_heads;
@@ -559,8 +559,8 @@ model::Options WithBlocks(model::Options small, std::int64_t blocks, const Stage
   return best;
 }
 
-// Chooses the fewest layers that fill all stages, one stage with two blocks, keep the deck's
-// remainder, and give the last stage blocks if the deck does.
+// Chooses few layers: each stage has a block and one has two; the remainder modulo stages is the
+// deck's; and the last stage has blocks if it has some in the deck.
 void ShrinkLayers(const model::Options& deck, std::int64_t length, model::Options& small,
                   std::int64_t small_length, int virtual_stages) {
   if (virtual_stages == 1) {
@@ -585,8 +585,8 @@ void ShrinkLayers(const model::Options& deck, std::int64_t length, model::Option
   }
 }
 
-// Micro-batches of one window if the deck's have one, else of two or three, whichever lets the
-// tensor ranks share the rows as evenly or unevenly as in the deck.
+// Windows per micro-batch: one if the deck has one; three if only three leave the deck's remainder
+// of rows over tensor ranks; else two.
 std::int64_t ShrunkMicroBatch(std::int64_t micro_batch, std::int64_t length,
                               std::int64_t small_length, std::int64_t tensor) {
   if (micro_batch == 1) return 1;
@@ -601,8 +601,8 @@ std::int64_t ShrunkCount(std::int64_t count, std::int64_t stages) {
   return count % stages == 0 ? 2 * stages : stages + count % stages;
 }
 
-// A length with two blocks of positions per context rank if the deck's has them, and with the
-// deck's remainders of rows over slices and of positions over blocks.
+// A short length that leaves the deck's remainders when its rows are divided among slices and its
+// positions among blocks, of which a context rank has two.
 std::int64_t ShrunkLength(std::int64_t length, std::int64_t slices, std::int64_t context) {
   const std::int64_t blocks = context == 1 ? 1 : 2 * context;
   const std::int64_t least =
@@ -618,7 +618,7 @@ void ShrinkCanonicalBatch(const train::TrainingOptions& deck, const comm::GridSh
   const std::int64_t groups = canonical.data_groups, stages = grid.pipeline;
   const std::int64_t leaves = CeilDivide(deck.samples.batch, canonical.leaf);
   const std::int64_t each = train::LeavesOfGroup(deck.samples.batch, canonical);  // per group
-  const std::int64_t missing = groups * each - leaves;  // unused places, fewer than groups
+  const std::int64_t missing = groups * each - leaves;  // leaves missing in all, fewer than groups
   const std::int64_t together =
       std::min(CeilDivide(deck.model.micro_batch, canonical.leaf), leaves);
   const auto count = [&](std::int64_t of_group, std::int64_t of_micro_batch) {
@@ -666,7 +666,7 @@ void ShrinkBatch(const train::TrainingOptions& deck, const comm::GridShape& grid
 }
 
 std::int64_t ShrunkStride(std::int64_t stride, std::int64_t length, std::int64_t small_length) {
-  constexpr std::int64_t kGap = 3;  // tokens between two windows, in no window
+  constexpr std::int64_t kGap = 3;  // tokens that lie between two windows
   if (stride == 0 || stride == length) return small_length;
   if (stride > length) return small_length + std::min(stride - length, kGap);
   return std::clamp<std::int64_t>(stride * small_length / length, 1,

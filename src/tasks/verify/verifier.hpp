@@ -23,9 +23,9 @@ struct Differences {
 };
 
 // Collective over the grid's world. For each tensor t in fp64: |t - t'| / max(|t|, rms(all)
-// sqrt(n)), rule 4's measure; infinite if a value is not finite, or if the ranks that make up one
-// copy of the model (the replicas of a shard group) do not hold all of t. held: this rank's blocks;
-// whole: the same tensors in full.
+// sqrt(n)), the measure of rule 4; infinite if a value is not finite, or if the ranks that make up
+// one copy of the model (the replicas of a shard group) do not hold all of t. held: this rank's
+// blocks; whole: the same tensors in full.
 Differences Compare(const comm::ProcessGrid& grid, const std::vector<kernels::StateBlock>& held,
                     const std::vector<kernels::StateBlock>& whole);
 

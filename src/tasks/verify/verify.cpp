@@ -135,7 +135,7 @@ void PrintHead(const app::Request& request, const comm::Communicator& world,
       DescribeShrinking(deck, small, kIndent));
 }
 
-constexpr double kSilent = 1e-12;  // of the scale: key biases' gradients are pure rounding
+constexpr double kSilent = 1e-12;  // fraction of the scale; below it lies rounding (key biases)
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // Replaces NaN, which a maximum would ignore, by infinity.
