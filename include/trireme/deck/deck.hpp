@@ -15,8 +15,8 @@
 
 namespace trireme::deck {
 
-// `text` made fit for a message: cut to about 120 bytes, and unprintable bytes replaced (a binary
-// file given as a deck must not upset the terminal).
+// `text` made fit for a message: cut to about 120 bytes, and control characters of ASCII replaced
+// by '?' (a binary file given as a deck must not upset the terminal).
 std::string Shown(const std::string& text);
 
 // `text` without the blanks, tabs and line ends around it.
