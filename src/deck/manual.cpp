@@ -24,7 +24,7 @@ constexpr std::size_t kRoffColumns = 78;
 
 bool IsLetter(char character) { return std::isalpha(static_cast<unsigned char>(character)) != 0; }
 
-// Ends a line, and keeps it from being read as a request.
+// Ends a line, and keeps roff from taking it for a request (a command to roff).
 std::string Line(const std::string& escaped) {
   const bool request = escaped.starts_with('.') || escaped.starts_with('\'');
   return (request ? "\\&" : "") + escaped + "\n";
