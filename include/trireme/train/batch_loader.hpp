@@ -30,7 +30,7 @@ struct LoadedBatch {
 };
 
 // Loads the batches of steps and tells where each step lies in the data. Batches are of windows
-// (BatchLoader) or pairs of texts (PairLoader). What is told of a step is the same on all ranks.
+// (BatchLoader) or pairs of texts (PairLoader). All ranks get the same answers about a step.
 class StepLoader {
  public:
   virtual ~StepLoader() = default;

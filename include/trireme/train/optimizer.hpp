@@ -28,7 +28,7 @@ struct OwnedParameter {
   // parameters (NeedsWholeParameters).
   Part elements;
   std::int64_t moment =
-      0;  // offset of the first element in the storage of a moment of all parameters
+      0;  // offset of the first element in storage that holds a moment of every parameter
   ParameterGroup group = ParameterGroup::kMatrices;
   // Addresses of gradients, values (masters if any) and copies; rate and decay of its group.
   // Moments are not set.
@@ -79,7 +79,7 @@ class Rule {
  protected:
   // Allocates one moment per prefix.
   Rule(const RuleParts& parts, const std::vector<std::string>& prefixes);
-  // Adds a moment of the parameters for which keeps(id), on all ranks the same.
+  // Adds a moment for the parameters for which keeps(id) is true: the same ones on all ranks.
   void AddMoment(const RuleParts& parts, const std::string& prefix,
                  FunctionRef<bool(kernels::ParameterId)> keeps);
   // Address of the parameter's first element of moment number `which`.
@@ -135,7 +135,7 @@ class Optimizer {
   // Updates the values with the gradient of the mean loss, clipped to clip_norm. step: from 1.
   // gradient_norm: norm of that gradient over all ranks. Collective over the tensor group. count:
   // targets in the mean. clear: also zeroes all stored gradients, like Registry::ZeroGradients, the
-  // owned ones in the pass that updates them; early gradients are zeroed when they are taken.
+  // owned ones in the pass that updates them. (Registry::TakeEarly zeroes early ones.)
   void Step(std::int64_t step, double learning_rate, double gradient_norm, std::int64_t count,
             bool clear = false);
 

@@ -117,10 +117,10 @@ class TrainingState {
   // The content of a checkpoint, in the memory of host or device. Call FinishUpdate first. Valid as
   // long as this object; values are those at the time of reading.
   checkpoint::State CheckpointState();
-  // The state that several ranks may hold: stored values (as model); masters, if any, and moments
-  // (as optimizer), each a list of all parameters. Valid like CheckpointState().
+  // The state that several ranks may hold. In State::model: stored values; in State::optimizer:
+  // masters, if any, then moments, each of all parameters. Valid like CheckpointState().
   checkpoint::State ReplicatedState();
-  // A step's gradients summed over its targets (as model); exists from QueueSums to Update.
+  // A step's gradients summed over its targets, in State::model; exists from QueueSums to Update.
   checkpoint::State GradientState() const;
   // Blocks with their present contents: parameters, moments, sums of the last step's gradients.
   StateOnHost ModelBlocks();
