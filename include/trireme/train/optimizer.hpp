@@ -135,7 +135,7 @@ class Optimizer {
   // Updates the values with the gradient of the mean loss, clipped to clip_norm. step: from 1.
   // gradient_norm: norm of that gradient over all ranks. Collective over the tensor group. count:
   // targets in the mean. clear: also zeroes all stored gradients, like Registry::ZeroGradients, the
-  // owned ones in the pass that updates them. (Registry::TakeEarly zeroes early ones.)
+  // owned ones in the pass that updates them. (Early ones are zero: see Registry::TakeEarly.)
   void Step(std::int64_t step, double learning_rate, double gradient_norm, std::int64_t count,
             bool clear = false);
 

@@ -79,9 +79,9 @@ class ReplicaCheck {
   parallel::ShardedUnits& units_;
   const checkpoint::State state_;
   std::vector<kernels::StateBlock> blocks_;  // of state_: model, then optimizer
-  std::size_t whole_blocks_ = 0;             // the first so many blocks are on all ranks of Data()
+  std::size_t whole_blocks_ = 0;             // number of leading blocks; all of Data() hold these
   std::vector<Piece> pieces_;                // in the order of the blocks
-  std::size_t whole_pieces_ = 0;             // the first so many pieces are of those blocks
+  std::size_t whole_pieces_ = 0;             // number of leading pieces, cut from those blocks
   std::int64_t slots_ = 0;                   // number of slots, the same on all ranks
   bool active_ = false;
 };
