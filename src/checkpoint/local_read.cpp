@@ -20,7 +20,7 @@
 
 namespace trireme::checkpoint {
 
-// Files of a local checkpoint that one rank reads on behalf of all.
+// The files of a local checkpoint that this rank reads for all ranks.
 
 struct LocalFile {
   std::string path;
