@@ -58,9 +58,9 @@ class Hdf5Writer {
   void Attribute(const char* name, double value);
   void Attribute(const char* name, const std::string& value);
 
-  // Allocates a contiguous dataset at once, and its groups. WriteAndClose writes the values; null:
-  // the caller writes them, at the offset returned (bytes in the file). Stores no date, so that
-  // equal data give equal bytes.
+  // Allocates a contiguous dataset at once, and its groups. WriteAndClose writes `values`; if they
+  // are null, the caller writes them, at the offset returned (bytes in the file). Stores no date,
+  // so that equal data give equal bytes.
   std::int64_t Plan(const std::string& name, hid_t file_type, hid_t memory_type, std::size_t count,
                     const void* values);
 

@@ -376,7 +376,7 @@ class BpeModel {
   // Working memory of one thread.
   struct Scratch {
     struct Symbol {
-      std::int32_t id, previous, next;  // indices of neighbours; -1: none
+      std::int32_t id, previous, next;  // token id; indices of the neighbours; -1: none
     };
     struct Candidate {
       std::int32_t rank, left, id;
@@ -563,7 +563,7 @@ constexpr std::array<std::string_view, 7> kAfterLetters = {" ", "\n", "ã€‚", "ã€
 // Names of the end-of-document token in the vocabularies of GPT-2, Qwen, Llama 3 and others.
 constexpr std::array kEnds = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
 
-// What does not change.
+// The tokenizer's tables, which do not change.
 struct Tables {
   Tables(const Files& source, const std::string& where)
       : files(source), definition(ReadBpe(source, where)), model(definition.vocabulary, where) {

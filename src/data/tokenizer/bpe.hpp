@@ -93,7 +93,7 @@ struct BpeDefinition {
   BpeVocabulary vocabulary;
   std::vector<AddedToken> added;
   std::vector<PatternSplit> splits;
-  bool add_prefix_space = false;  // put a blank before a piece that has none in front
+  bool add_prefix_space = false;  // put a blank before a piece that does not begin with one
   // Index of the split before which the blank is put; the number of splits: after all.
   std::size_t prefix_space_before = 0;
   bool form_c = false;                       // normalise texts to form C
