@@ -112,9 +112,9 @@ class PairBatches {
   // Target tokens in all steps before this one, eos included. Costs a walk over the steps of its
   // epoch.
   std::int64_t TargetsBefore(std::int64_t step) const;
-  // Replaces `pairs` by the indices in the split of the batch's pairs at positions [share.begin,
-  // share.end), clipped to the batch. Data replica d of D takes PartOf(Shape(step).pairs, d, D), so
-  // that the batch does not depend on the layout.
+  // Replaces `pairs` by the pairs at positions [share.begin, share.end) of the step's batch,
+  // clipped to it, as indices in the split. Data replica d of D takes PartOf(Shape(step).pairs, d,
+  // D), so that the batch does not depend on the layout.
   void Fill(std::int64_t step, const Part& share, std::vector<std::int64_t>& pairs) const;
 
  private:

@@ -279,8 +279,8 @@ std::size_t CertainCut(std::string_view text, const BpeDefinition& definition,
   begin = AfterTokens(added.normalized, text, begin, limit);
   if (begin >= limit) return 0;
 
-  // If a text gets a blank in front unless it has one, so does this one, and what follows a cut
-  // must begin with its own blank.
+  // The tokenizer may put a blank before a text that does not begin with one. It is then put here
+  // too, and a cut must be followed by a blank, so that none is put before the second part.
   const bool prefixed = definition.add_prefix_space && definition.prefix_space_before == 0;
   std::string with_blank;
   std::string_view rest = text.substr(begin, limit - begin);

@@ -102,7 +102,7 @@ struct BpeDefinition {
 
 // GPT-2's pattern (Radford et al. 2019).
 extern const char* const kGpt2Pattern;
-// Whether the pattern always splits between an ASCII letter and white space after it.
+// Whether the pattern is one of those known always to split between a letter and a blank after it.
 bool CutsAtSpaces(const std::string& expression);
 
 // Reads a tokenizer.json, or vocab.json and merges.txt. Throws InputError naming `where` and, by
