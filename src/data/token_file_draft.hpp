@@ -19,8 +19,8 @@ std::string DraftOf(const std::string& target);
 
 class TokenFileDraft {
  public:
-  // Creates an empty file, in place of one left by an earlier job; does not follow a symbolic link
-  // there. key: deck key of the target, for messages. Throws InputError if it cannot be created.
+  // Creates an empty file, in place of one left by an earlier job; follows no symbolic link there.
+  // key: the target's deck key, for messages. Throws InputError, or RunError if the disk is full.
   explicit TokenFileDraft(const std::string& target, std::string key = "data.file");
   // Removes the file unless Place was called.
   ~TokenFileDraft();
