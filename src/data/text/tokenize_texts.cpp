@@ -99,8 +99,8 @@ static_assert(std::endian::native == std::endian::little, "ids are stored as the
 constexpr std::int64_t kManyTokens = 1 << 20;
 constexpr std::size_t kSha256Digits = 64;
 
-// Whether a host that has the file open sees what other hosts write to it. Not on NFS: there HDF5's
-// stale page at the end of its structures could overwrite the first tokens.
+// Whether a host that has the file open sees what other hosts write to it. False on NFS, where rank
+// 0's stale copy of the page in which the first tokens begin could overwrite them.
 bool SeesOthersWrites(const std::string& path) {
   struct statfs status = {};
   return ::statfs(path.c_str(), &status) == 0 && FileSystemNumber(status.f_type) != kNfsNumber;
