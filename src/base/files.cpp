@@ -104,7 +104,7 @@ Error SystemError(const std::string& path, const std::string& what, int error,
 }
 
 // Calls transfer(done, left) until `bytes` bytes are transferred, through interruptions. Returns
-// their number: fewer if a call fails, or transfers none; then errno is `at_none`.
+// their number: fewer if a call fails, or if it transfers none, which sets errno to `at_none`.
 template <typename Transfer>
 std::int64_t InPieces(std::int64_t bytes, int at_none, const Transfer& transfer) {
   std::int64_t done = 0;

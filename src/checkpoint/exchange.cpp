@@ -170,7 +170,7 @@ Exchange::Exchange(const comm::Communicator& world, const std::vector<Segment>& 
 
 Exchange::~Exchange() = default;
 
-// Finds the ranks that need the same bytes: they have the same hash; then compares with the first.
+// Finds the ranks that need the same bytes by a hash of the ranges, and checks against the first.
 void Exchange::FindSet() {
   std::string mine;
   std::uint64_t hash = 0;

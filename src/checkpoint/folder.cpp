@@ -203,7 +203,7 @@ std::vector<std::string> ListSteps(const std::string& folder) {
 }
 
 std::vector<Found> ListComplete(const std::string& folder, std::vector<std::string>* incomplete) {
-  // The last written first: sequence, whether `latest` points to it, time of writing, step.
+  // Greatest for the last written: sequence, whether `latest` points to it, time of writing, step.
   using Age = std::tuple<std::int64_t, bool, fs::file_time_type, std::int64_t>;
   const std::string latest = LinkTarget(folder + "/latest");
   std::vector<std::pair<Age, Found>> all;

@@ -20,7 +20,7 @@
 
 namespace trireme::checkpoint {
 
-// Files of a local checkpoint that one rank reads on behalf of all.
+// The files of a local checkpoint that this rank reads for all ranks.
 
 struct LocalFile {
   std::string path;
@@ -90,7 +90,7 @@ class Reading {
       to_.push_back(static_cast<std::byte*>(block.data));
     }
   }
-  // Collective. Number of pieces that are wanted but that nobody has, over all ranks.
+  // Collective. Finds a holder for each wish; returns how many have none, summed over all ranks.
   std::int64_t Meet() {
     std::vector<Offer> offers;
     std::vector<int> to;

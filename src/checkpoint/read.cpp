@@ -68,7 +68,7 @@ void AsDamage(const Body& body) {
   }
 }
 
-// The header's bytes of a safetensors file.
+// The bytes of a safetensors file's header, with its length in front.
 std::string HeaderOf(const PositionedFile& file, std::int64_t size) {
   std::string header(kLengthBytes, '\0');
   file.Read(header.data(), kLengthBytes, 0);

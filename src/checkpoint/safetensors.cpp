@@ -42,8 +42,8 @@ std::string ParseDtype(const deck::JsonObject& object, Types types) {
       text.empty() ? "nothing" : deck::Brief(text)));
 }
 
-// Bytes of a tensor. Throws if the product of all extents, taking 0 as 1, exceeds 63 bits, since
-// other programs multiply in another order.
+// Bytes of a tensor. Throws if the product of all extents exceeds 63 bits, even if one of them is 0
+// (then taken as 1): another program may meet the 0 only after its product has overflowed.
 std::int64_t TensorBytes(const kernels::Shape& shape, std::int64_t element,
                          const std::string& where) {
   std::int64_t bytes = element;

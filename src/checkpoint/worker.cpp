@@ -175,8 +175,8 @@ void CreateWithHints(const std::string& path, const std::string& hints) {
   throw RunError(fmt::format("{}: cannot be created: {}", path, MpiErrorText(code)));
 }
 
-// After an error that means no space: how many files `folder` still takes. A quota of files ends
-// while `df` shows free bytes.
+// After an error that means no space: how many more files fit on `folder`. The number of files may
+// be limited while `df` shows free bytes.
 std::string FilesLeft(const std::string& folder, int error) {
   struct statvfs room {};
   if ((error != ENOSPC && error != EDQUOT) || ::statvfs(folder.c_str(), &room) != 0) return {};

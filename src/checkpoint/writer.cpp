@@ -71,7 +71,7 @@ class GroupMemory {
 class GatheredSums {
  public:
   // Collective. Allocates 24 bytes per segment and 8 per rank on rank 0. plans: of this rank's
-  // group, whose rank with `gives` reports them. World and plans must outlive this object.
+  // group. gives: this rank reports them for its group. World and plans must outlive this object.
   GatheredSums(const comm::Communicator& world, const std::vector<WritePlan>& plans, bool gives)
       : world_(world), plans_(plans), gives_(gives) {
     std::vector<std::int64_t> segments;
@@ -145,7 +145,7 @@ class Checker {
     flush_seconds_ = read_seconds_ = 0;
   }
 
-  void Stop() { stopping_ = true; }  // ends reading back for good; any thread may call it
+  void Stop() { stopping_ = true; }  // nothing is read back any more; any thread may call it
   // Notes a written segment. Every 64 MiB the noted ones are flushed and read back, so that the
   // disk is never idle.
   void Written(const StagedSegment& segment) {
@@ -285,7 +285,7 @@ void Writer::Begin(Order order) {
   outcome_.step = order_.step;
   outcome_.bytes = Bytes();
   part_ = Part::kPrepare;
-  // The ranks agree at the end of this part, after all copies of the group.
+  // This part ends with an agreement of all ranks, so all of the group have copied by then.
   if (options_.async) CopyIn(rounds_.front(), memory_->Data());
   StartPrepare();
 }

@@ -123,9 +123,9 @@ Interleaving::Interleaving(std::span<const std::int64_t> quotas) : sums_(quotas.
   std::partial_sum(quotas.begin(), quotas.end(), sums_.begin() + 1);
 }
 
-// Halves the list of files down to one; its index is the number of its windows among the first
-// `position`. in_first(middle, takes_turn): whether to go on in the first half of the group, which
-// ends before file `middle`. takes_turn: that half supplies the window at the position.
+// Halves the list of files down to one, and counts its windows among the first `position` (index).
+// in_first(middle, takes_turn): whether to go on in the first half of the group, which ends before
+// file `middle`. takes_turn: that half supplies the window at the position.
 template <typename InFirst>
 Interleaving::Turn Interleaving::Descend(std::int64_t position, InFirst in_first) const {
   std::size_t begin = 0, end = sums_.size() - 1;

@@ -31,7 +31,7 @@ constexpr deck::Names<2> kLongPairs = {"refuse", "leave_out"};
 
 // Limit for lengths and counts of windows: the product of two stays below 2^63.
 constexpr double kLargestCount = std::numeric_limits<std::int32_t>::max();
-constexpr double kMostTypes = 1 << 24, kMostReadAhead = 1000;  // types of a vocabulary; steps
+constexpr double kMostTypes = 1 << 24, kMostReadAhead = 1000;  // types in a vocabulary; steps
 constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
 constexpr double kLargestCorpus = 0x1p40;  // tokens: more than a node's memory holds
 

@@ -65,7 +65,7 @@ void ReadArrays(const comm::Communicator& world, const std::string& path, const 
                 TokenMemory& memory, const std::function<void()>& after_round = {},
                 std::int64_t round_bytes = kRoundBytes);
 
-// Removes this user's empty node files that no process has open; returns how many. Serial.
+// Removes empty files of this user that killed jobs left in `folder`; returns how many. Serial.
 int RemoveLeftovers(const std::string& folder);
 
 inline constexpr std::int64_t kChunkBytes = std::int64_t{1} << 22;  // bytes per read of the source

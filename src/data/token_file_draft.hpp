@@ -19,8 +19,8 @@ std::string DraftOf(const std::string& target);
 
 class TokenFileDraft {
  public:
-  // Creates an empty file, in place of one left by an earlier job; does not follow a symbolic link
-  // there. key: deck key of the target, for messages. Throws InputError if it cannot be created.
+  // Creates an empty file, in place of one left by an earlier job; follows no symbolic link there.
+  // key: the target's deck key, for messages. Throws InputError, or RunError if the disk is full.
   explicit TokenFileDraft(const std::string& target, std::string key = "data.file");
   // Removes the file unless Place was called.
   ~TokenFileDraft();
@@ -58,9 +58,9 @@ class Hdf5Writer {
   void Attribute(const char* name, double value);
   void Attribute(const char* name, const std::string& value);
 
-  // Allocates a contiguous dataset at once, and its groups. WriteAndClose writes the values; null:
-  // the caller writes them, at the offset returned (bytes in the file). Stores no date, so that
-  // equal data give equal bytes.
+  // Allocates a contiguous dataset at once, and its groups. WriteAndClose writes `values`; if they
+  // are null, the caller writes them, at the offset returned (bytes in the file). Stores no date,
+  // so that equal data give equal bytes.
   std::int64_t Plan(const std::string& name, hid_t file_type, hid_t memory_type, std::size_t count,
                     const void* values);
 

@@ -103,7 +103,7 @@ bool ReadObject(int file, std::uint64_t file_bytes, const Reference& reference, 
   // The collection lies within the file, so the sums below are far from overflow.
   if (!is_heap || collection > file_bytes - reference.heap) return false;
   const std::uint64_t end = reference.heap + collection;
-  // Each turn skips at least one header, so the file's size bounds the number of turns.
+  // Each pass skips at least one header, so the file's size bounds the number of passes.
   for (std::uint64_t at = reference.heap + kHeadBytes; at < end;) {
     if (!read(at, kHeadBytes, head.data())) return false;
     const auto object = Unpack<std::uint16_t>(head.data());
@@ -202,7 +202,7 @@ std::string LayoutFault(const Hdf5Handle& set) {
   return {};
 }
 
-// Number of elements along the one dimension.
+// Number of elements along the only dimension. On failure 0, and `fault` says what is wrong.
 std::int64_t Extent(const Hdf5Handle& set, std::int64_t width, std::string& fault) {
   const Hdf5Handle space(H5Dget_space(set.Get()), H5Sclose);
   const H5S_class_t kind = H5Sget_simple_extent_type(space.Get());
@@ -226,7 +226,7 @@ std::int64_t Extent(const Hdf5Handle& set, std::int64_t width, std::string& faul
   return fault.empty() ? static_cast<std::int64_t>(extent) : 0;
 }
 
-// Sets the width and the order of bytes.
+// Sets the array's width and byte order. Returns what is wrong with the element type; "": nothing.
 std::string TypeFault(const Hdf5Handle& set, const std::vector<std::int64_t>& widths,
                       StoredArray& array) {
   const Hdf5Handle type(H5Dget_type(set.Get()), H5Tclose);
@@ -252,7 +252,7 @@ std::string TypeFault(const Hdf5Handle& set, const std::vector<std::int64_t>& wi
   return fmt::format("its elements are not {}", fmt::join(names, " or "));
 }
 
-// Sets the offset.
+// Sets the array's offset. Returns what is wrong with its storage; "": nothing.
 std::string StorageFault(const Hdf5Handle& set, std::int64_t file_bytes, StoredArray& array) {
   const std::int64_t bytes = array.Bytes();
   if (bytes == 0) return {};  // then nothing is allocated
@@ -418,8 +418,8 @@ class Inspector {
   std::int64_t bytes_ = 0;  // size by the superblock; HDF5 reads nothing beyond it
 };
 
-// Limits on the memory that a process takes before reading tokens: above any vocabulary, and small
-// beside a model with that vocabulary.
+// Upper limits of a vocabulary's words and bytes, so that a damaged file cannot ask for too much
+// memory: above any vocabulary, and small beside a model that has it.
 constexpr std::int64_t kMaxWords = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxVocabularyBytes = std::int64_t{1} << 28;
 

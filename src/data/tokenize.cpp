@@ -528,7 +528,7 @@ Vocabulary WordsOf(std::string_view text, std::int64_t min_count) {
     ForEachWord(line, [&](std::string_view word) { ++counts[word]; });
     ++counts[kEndOfSentence];
   });
-  std::int64_t rare = 0;  // occurrences
+  std::int64_t rare = 0;  // occurrences of rare words
   std::erase_if(counts, [&](const auto& each) {
     const auto& [word, count] = each;
     if (word == kEndOfSentence || word == kUnknown || count >= min_count) return false;

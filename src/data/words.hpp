@@ -13,7 +13,7 @@ namespace trireme::data {
 inline constexpr std::string_view kEndOfSentence = "<eos>";  // ends every line
 inline constexpr std::string_view kUnknown = "<unk>";
 
-// Calls line(std::string_view) for each line, without its end ("\n" or "\r\n"). Text after the last
+// Calls body(std::string_view) for each line, without its end ("\n" or "\r\n"). Text after the last
 // line end counts as a line.
 template <typename Body>
 void ForEachLine(std::string_view text, Body&& body) {

@@ -196,8 +196,8 @@ bool IsText(const std::string& text, Source& deck) {
   return false;
 }
 
-// The value on a line "key = value", which has no comment; nullopt if it is another line. Reads one
-// line at a time, since Boost.Program_options does not tell in which line of a text it stopped.
+// The value on a line "key = value" without a comment; nullopt if the line has another form. Reads
+// one line at a time, since Boost.Program_options does not tell in which line of a text it stopped.
 std::optional<std::string> ValueOn(const std::string& line) {
   std::istringstream stream(line);
   try {
@@ -377,7 +377,7 @@ trireme::Error Deck::Complain(const std::string& name, const std::string& messag
   const Value& value = Find(name);
   const std::string deck = path_.empty() ? "deck" : path_;
   const std::string assignment = name + " = " + value.text;
-  // A value that is not on a line of the user's is shown with its origin.
+  // A value that the user did not write is shown with its origin.
   const std::string subject = value.given
                                   ? fmt::format("{}: {}", value.where, assignment)
                                   : fmt::format("{}: {} ({})", deck, assignment, value.where);

@@ -24,7 +24,7 @@ constexpr std::size_t kRoffColumns = 78;
 
 bool IsLetter(char character) { return std::isalpha(static_cast<unsigned char>(character)) != 0; }
 
-// Ends a line, and keeps it from being read as a request.
+// Ends a line, and keeps roff from taking it for a request (a command to roff).
 std::string Line(const std::string& escaped) {
   const bool request = escaped.starts_with('.') || escaped.starts_with('\'');
   return (request ? "\\&" : "") + escaped + "\n";
@@ -98,7 +98,7 @@ std::vector<std::vector<std::string>> Paragraphs(const std::string& text) {
   return paragraphs;
 }
 
-// Takes "usage: trireme ..." and the lines below it; two forms may share a line, far apart.
+// The section SYNOPSIS. Where forms of the command share a line, at least 3 blanks separate them.
 std::string Synopsis(const std::vector<std::string>& lines) {
   std::string out = ".SH SYNOPSIS\n.nf\n";
   for (std::string line : lines) {
@@ -113,7 +113,7 @@ std::string Synopsis(const std::vector<std::string>& lines) {
 }
 
 // Where, in a line of --help, an option's name ends and its description begins. column: where
-// descriptions usually begin; after a long name the description follows two blanks later.
+// descriptions usually begin (0: unknown); after a longer name, two blanks precede the description.
 struct SectionCut {
   std::size_t end, begin;
 };
@@ -126,7 +126,7 @@ SectionCut CutOf(const std::string& line, std::size_t column) {
   return {end, line.find_first_not_of(' ', end)};
 }
 
-// Takes lines like "  -i DECK    the input deck"; deeper lines continue a description.
+// The section OPTIONS, from lines like "  -i DECK    the input deck"; deeper lines continue a text.
 std::string Options(const std::vector<std::string>& lines) {
   std::string out = ".SH OPTIONS\n", description;
   std::size_t column = 0;

@@ -119,7 +119,7 @@ namespace {
 
 constexpr std::size_t kColumns = 100;    // width of the printed page
 constexpr std::size_t kWidestName = 36;  // a longer "name = default" gets a line of its own
-constexpr std::size_t kIndent = 2;       // columns before a key
+constexpr std::size_t kIndent = 2;       // blanks before a key
 
 // Appends `text`, broken between words, with every line indented by `margin` blanks.
 void Wrap(const std::string& text, std::size_t margin, std::string& out) {

@@ -15,8 +15,8 @@ namespace trireme::deck {
 
 namespace {
 
-// Number of insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`
-// (optimal string alignment).
+// Least number of insertions, deletions, substitutions and swaps of neighbours that turn `a` into
+// `b` (optimal string alignment).
 int EditDistance(const std::string& a, const std::string& b) {
   // [i][j]: distance of a's first i letters from b's first j letters
   std::vector<std::vector<int>> least(a.size() + 1, std::vector<int>(b.size() + 1));

@@ -30,7 +30,7 @@ std::string RangeText(const Key& key);
 // `text` without leading and trailing blanks, tabs and line ends.
 std::string Trim(const std::string& text);
 
-// Deck::Where() of values from the command line.
+// What Deck::Where() returns for a value from the command line.
 inline constexpr const char* kCommandLine = "command line";
 
 // Kind, unit and range: "integer (steps), at least 1".

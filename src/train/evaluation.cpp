@@ -150,8 +150,8 @@ class Rounds {
       : model_(model), entries_(static_cast<std::size_t>(model.LocalPlan().evaluation_entries)) {}
   virtual ~Rounds() = default;
 
-  std::int64_t Count() const { return count_; }      // the same on all ranks
-  std::int64_t Targets() const { return targets_; }  // of the rounds so far
+  std::int64_t Count() const { return count_; }      // number of rounds, the same on all ranks
+  std::int64_t Targets() const { return targets_; }  // that count, in this rank's rounds so far
   std::int64_t Chosen() const { return chosen_; }    // windows or pairs on all ranks
   std::int64_t All() const { return all_; }          // in the split
   // Whether this rank failed to read an entry's tokens; the entry is then empty.
@@ -179,7 +179,7 @@ class Rounds {
                      const std::function<void(std::int64_t, double)>& /*visit*/) const {}
 
  protected:
-  // own: turns of this rank; longest: turns of the rank with the most; chosen, all: see above.
+  // own, longest: turns of this rank, and of the rank with the most; chosen, all: as Chosen, All.
   void SetTurns(std::int64_t own, std::int64_t longest, std::int64_t chosen, std::int64_t all) {
     own_ = own;
     chosen_ = chosen;
@@ -320,7 +320,7 @@ Evaluation RunWindows(model::ParallelModel& model, const data::TokenFile& tokens
   });
 }
 
-// Gives the same answer on all ranks.
+// Whether the evaluation has a result; the same on all ranks.
 bool HasLoss(const Evaluation& result) { return result.stopped || result.targets > 0; }
 
 void RequireLoss(const Evaluation& result, const data::TokenFile& tokens, data::Split split) {

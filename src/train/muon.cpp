@@ -14,7 +14,7 @@ using kernels::MatrixMultiply;
 
 namespace {
 
-// Jordan et al. 2024: f(x) = a x + b x^3 + c x^5 brings singular values from (0, 1] near 1.
+// Jordan et al. 2024: repeated, f(x) = a x + b x^3 + c x^5 brings singular values <= 1 near 1.
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
 constexpr int kIterations = 5;
 constexpr double kLikeAdamW = 0.2;  // root mean square of AdamW's updates (Liu et al. 2025)

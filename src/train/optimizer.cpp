@@ -284,7 +284,7 @@ Sgd::Sgd(const RuleParts& parts)
 
 void Sgd::SetScalars(std::int64_t, std::span<kernels::UpdateScalars> scalars) const {
   if (gathers_.empty()) return;
-  scalars[0].gradient_scale = 1;  // of the momentum, to which the scaled gradient was added
+  scalars[0].gradient_scale = 1;  // the momentum's gradients are scaled already
   scalars[1].learning_rate = 1;
 }
 

@@ -51,7 +51,7 @@ void BindOptimizer(deck::Keys keys, OptimizerOptions& o) {
 
 void BindSchedule(deck::Keys keys, ScheduleOptions& o) {
   using deck::AtLeast, deck::Between;
-  constexpr double kMostEpochs = 1e6, kMostSteps = 1e12;  // numbers of samples fit 64 bits
+  constexpr double kMostEpochs = 1e6, kMostSteps = 1e12;  // so that counts of samples fit 64 bits
   keys.Section("schedule", "How long to train, and at which rate.")
       .Real("schedule.epochs", o.epochs, {0, kMostEpochs, true, false}, "epochs",
             "Length of the run in passes over the training windows.")
@@ -180,7 +180,7 @@ SafeguardOptions ReadSafeguards(const deck::Deck& deck) { return deck::Read(deck
 namespace {
 constexpr double kLargestVocabulary = std::numeric_limits<std::int32_t>::max();
 constexpr double kMostRows = 10'000;
-constexpr double kMostTokens = 0x1p50;  // steps times tokens fit 64 bits
+constexpr double kMostTokens = 0x1p50;  // so that steps times tokens fit 64 bits
 
 void BindPlan(deck::Keys keys, PlanOptions& o) {
   keys.Section("plan",

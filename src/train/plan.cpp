@@ -102,7 +102,7 @@ std::map<Sizes, AxisClass> TensorClasses(const Plan& plan) {
 
 // Elements that each rank of a shard group owns, [ranks]. Pieces of the same length are cut alike.
 std::vector<std::int64_t> OwnedElements(const kernels::Ownership& owns, int ranks) {
-  std::map<std::int64_t, std::int64_t> lengths;  // length: number of pieces
+  std::map<std::int64_t, std::int64_t> lengths;  // number of pieces by length
   for (const kernels::Piece& piece : owns.pieces) ++lengths[piece.range.Size()];
   std::vector<std::int64_t> owned(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
@@ -186,7 +186,7 @@ void CheckPairs(const Request& request) {
 }
 
 // What the plans of training and evaluation have in common: grid, schedule and architecture.
-// Without `training`, the schedule has no effect on one stage and is not checked there.
+// Without `training`, a single stage does not use the schedule, which is then not checked.
 EvaluationPlan MakeLayout(const Request& request, bool training) {
   const DeckOptions& asked = request.options;
   EvaluationPlan layout;
@@ -224,7 +224,7 @@ EvaluationPlan MakeLayout(const Request& request, bool training) {
   return layout;
 }
 
-// Refuses a group without parameters.
+// Refuses optimizer.groups for the head if it has no parameters of its own.
 void CheckGroups(const Request& request) {
   const DeckOptions& asked = request.options;
   const auto& head = asked.optimizer.groups.at(static_cast<std::size_t>(ParameterGroup::kHead));

@@ -65,7 +65,7 @@ void PlanStep(TrainingState& state, const StepShape& step) {
   state.GradientNorm(1);
   std::array<double, TrainingState::kAgreed> agreed{};
   state.Agree(agreed);
-  state.FinishUpdate();  // a rank without samples has not yet waited
+  state.FinishUpdate();  // on a rank without samples no forward pass has waited for the gathers
 }
 
 // Bytes of streamed windows on a rank: in use, read in advance, and on the way to other ranks.
@@ -130,7 +130,7 @@ struct StageRow {
 };
 
 std::vector<StageRow> StageRows(const Plan& plan, const std::vector<RankKind>& kinds) {
-  std::map<int, device::MemoryTerms> largest;  // by stage: its first kind
+  std::map<int, device::MemoryTerms> largest;  // by stage: memory of its largest rank
   for (const RankKind& kind : kinds) {
     largest.try_emplace(comm::Locate(kind.first, plan.grid).pipeline, kind.memory);
   }

@@ -50,8 +50,8 @@ Corruption Judge(const Camps& camps) {
   return found;
 }
 
-// Returns the elements on which the votes differ: those with a majority first, each in block order.
-// A tie is left out if one of its ranks is outvoted elsewhere: that explains it.
+// Returns the elements on which the votes differ: first those with a majority, then ties, both in
+// block order. A tie is left out if one of its ranks is outvoted elsewhere: that explains it.
 std::vector<Corruption> CountVotes(const std::vector<Vote>& votes,
                                    const std::vector<kernels::StateBlock>& blocks) {
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, Camps> ballots;
@@ -127,10 +127,10 @@ struct Held {
 }  // namespace
 
 std::uint64_t UpdateBits(const TrainingState& state) {
-  constexpr std::int64_t kRows = 97, kColumns = 103;  // whole vectors and a remainder
+  constexpr std::int64_t kRows = 97, kColumns = 103;  // whole SIMD vectors and a remainder
   constexpr std::int64_t kElements = kRows * kColumns;
   constexpr int kSteps = 3;
-  constexpr double kRate = 1e-2, kNorm = 3;  // usual settings clip this norm
+  constexpr double kRate = 1e-2, kNorm = 3;  // usual settings clip gradients of this norm
   constexpr std::int64_t kTargets = 7;
   const device::Stream& stream = state.Stream();
   kernels::Parameter parameter;
@@ -224,8 +224,8 @@ ReplicaCheck::ReplicaCheck(TrainingState& state)
   active_ = data || slots_ > 0;
 }
 
-// For each block of which ranks of one replica hold copies: all places where a rank's part begins
-// or ends, ascending, the same on all ranks. (Tensor ranks with uneven slices are cut differently.)
+// For each block that several ranks of a replica hold: all places where a rank's part begins or
+// ends, ascending, the same on all ranks. (Slices of unequal size are cut at different places.)
 std::vector<std::vector<std::int64_t>> ReplicaCheck::FindCuts(const TrainingState& state) const {
   const auto& parameters = state.Net().Parameters().Parameters();
   std::vector<Held> mine;

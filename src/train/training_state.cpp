@@ -126,7 +126,7 @@ double TrainingState::GradientNorm(std::int64_t targets) const {
 
 void TrainingState::Update(std::int64_t step, double learning_rate, double norm,
                            std::int64_t targets) {
-  FinishUpdate();  // a rank without samples has not yet waited for the previous step's
+  FinishUpdate();  // without samples, no forward pass has waited for the previous step's gathers
   optimizer_->Step(step, learning_rate, norm, targets, !plan_.options.keep_gradients);
   model_.Units().GatherUpdated();
   UpdateScales();

@@ -240,7 +240,7 @@ namespace {
 // after it, a loss all gradients, and one rank's gradient the sums.
 enum Order : std::int64_t { kParameter, kLoss, kGradient, kSummedGradient, kNorm, kNothing };
 
-// While this object lives, the host waits for the matrix products that it times through grid.Await,
+// While this object lives, the host calls grid.Await to wait for the matrix products that it times,
 // as for a step's work: so a lost rank is noticed, and watchdogs know what the host waits for.
 class GridWaits {
  public:

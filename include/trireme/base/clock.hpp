@@ -6,7 +6,7 @@
 
 namespace trireme {
 
-// Seconds since a fixed moment of this process; never runs backwards. Works without MPI.
+// Seconds since a fixed but arbitrary moment; never runs backwards. Works without MPI.
 inline double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -18,7 +18,7 @@ inline double UnixSeconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Seconds that this thread has computed.
+// CPU time that this thread has used, in seconds.
 inline double ThreadSeconds() {
   std::timespec time{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

@@ -15,9 +15,9 @@ namespace trireme {
 void InThreads(int threads, std::int64_t count,
                const std::function<void(std::int64_t i, int thread)>& body);
 
-// Reads a number of bytes from /proc/meminfo or the meminfo file of a NUMA node. name: of the line,
-// as in "MemAvailable:   1000 kB" or "Node 0 Active(file):   1000 kB". nullopt if there is no such
-// line or file.
+// Reads a number of bytes from /proc/meminfo or the meminfo file of a NUMA node. name: what
+// precedes the colon, such as MemAvailable, or Active(file) for "Node 0 Active(file):   1000 kB".
+// nullopt if there is no such line or file.
 std::optional<std::int64_t> MemoryInfo(const std::string& file, const std::string& name);
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
 // JSON is nlohmann's library. Template code that depends only on the kind of value is compiled
-// once, in src/base/json.cpp, instead of in every file that reads or writes JSON; there it would
+// once, in src/base/json.cpp, instead of in every file that reads or writes JSON, where it would
 // take a fifth of the compile time.
 #pragma once
 

@@ -29,7 +29,7 @@ inline constexpr double kLeastCost = 1e-3;  // seconds; used where the cost is z
 struct Choice {
   std::string folder;                   // parent of the candidates
   std::vector<std::string> candidates;  // complete ones, last written first
-  std::vector<std::string> others;      // the others: "step_00000010.tmp: it is unfinished"
+  std::vector<std::string> others;  // what is no candidate: "step_00000010.tmp: it is unfinished"
   // True if there are only unfinished ones: the run ended before its first checkpoint.
   bool Unstarted() const;
 };

@@ -98,7 +98,7 @@ class LocalCheckpoint {
 
   // Collective over the world. Fills this rank's blocks of one file ("model" or "optimizer") from
   // the ranks whose hosts have them. Returns the bytes that came from other hosts, summed over all
-  // ranks. Throws DamagedError if no node has a piece, for example as another layout wrote it.
+  // ranks. Throws DamagedError if no node has a piece, for example if another layout wrote it.
   std::int64_t Read(const LocalNodes& nodes, const char* file,
                     const std::vector<kernels::StateBlock>& blocks) const;
 

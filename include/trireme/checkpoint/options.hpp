@@ -26,10 +26,10 @@ struct Options {
   std::int64_t writers = 1;           // processes per node that write; 0: every rank
   std::string io_hints;               // for MPI-IO: "striping_factor=8,striping_unit=4194304"
   std::string local;                  // folder of local checkpoints on each node; empty: none
-  std::int64_t drain_every = 10;      // one in so many also goes to the run folder; 0: none
-  double local_survival = 0.9;  // for checkpoint.auto: share of failures that local ones survive
-  std::string start_from;       // checkpoint or run folder with the initial weights of a new run;
-                                // empty: random weights
+  std::int64_t drain_every = 10;  // one local one in so many also goes to the run folder; 0: none
+  double local_survival = 0.9;    // for checkpoint.auto: share of failures that local ones survive
+  std::string start_from;         // checkpoint or run folder with the initial weights of a new run;
+                                  // empty: random weights
 
   // Regular checkpoints per one that goes to the run folder.
   std::int64_t Drains() const { return local.empty() ? 1 : drain_every; }

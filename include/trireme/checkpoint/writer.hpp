@@ -41,7 +41,7 @@ struct WriterOptions {
   bool async = false;           // copy the state; write the copy while training goes on
   int writers = 1;              // per node; 0: every rank writes its own bytes
   std::string io_hints = {};    // "name=value,...", for MPI-IO when files are created
-  int threads = 1;              // threads that copy a rank's state; State::read must allow it
+  int threads = 1;              // threads that copy a rank's state, which call State::read at once
   std::vector<int> cores = {};  // hardware threads for the writing thread; empty: any
 };
 
@@ -162,7 +162,7 @@ class Writer {
   bool direct_ = false;           // the writer's thread reads the state where it lies
   std::int64_t slot_bytes_ = 0;
   std::unique_ptr<GatheredSums> sums_;
-  std::unique_ptr<GroupMemory> memory_;  // null: all ranks of the world read their state in place
+  std::unique_ptr<GroupMemory> memory_;  // null: on no rank of the world is state copied
   std::string shortage_;  // why a node's ranks cannot share memory, on every rank; empty: they do
 
   // State of the current order:

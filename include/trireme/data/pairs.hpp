@@ -31,8 +31,8 @@ PairCounts CountPairs(const std::string& path);
 
 class PairFile {
  public:
-  // Opens a file of pairs. Collective; arguments and errors are TokenFile's, one of which reads
-  // each side. In the file each text ends with the eos of its vocabulary.
+  // Opens a file of pairs, each side as a TokenFile. Collective; arguments and errors are those of
+  // TokenFile's constructor. In the file each text ends with the eos of its vocabulary.
   PairFile(const comm::Communicator& world, const comm::Communicator& node, const std::string& path,
            const Keeping& keeping, const std::function<void()>& after_round = {});
   // Takes texts in memory, one per document of `source` and `target`. Collective, like TokenFile's
@@ -88,7 +88,7 @@ class PairBatches {
     // Longest texts that the model accepts, eos included; 0: no limit but that of the batch.
     std::int64_t longest_source = 0, longest_target = 0;
     LongPairs long_pairs = LongPairs::kRefuse;
-    bool shuffle = true;  // false: shortest first, equal lengths in the file's order (validation)
+    bool shuffle = true;  // false: sorted by length, equal ones in the file's order (validation)
   };
 
   // Reads all lengths twice, 64 Ki pairs at a time. Serial; a pure function of lengths and options.
@@ -112,9 +112,9 @@ class PairBatches {
   // Target tokens in all steps before this one, eos included. Costs a walk over the steps of its
   // epoch.
   std::int64_t TargetsBefore(std::int64_t step) const;
-  // Replaces `pairs` by the indices in the split of the batch's pairs at positions [share.begin,
-  // share.end), clipped to the batch. Data replica d of D takes PartOf(Shape(step).pairs, d, D), so
-  // that the batch does not depend on the layout.
+  // Replaces `pairs` by the pairs at positions [share.begin, share.end) of the step's batch,
+  // clipped to it, as indices in the split. Data replica d of D takes PartOf(Shape(step).pairs, d,
+  // D), so that the batch does not depend on the layout.
   void Fill(std::int64_t step, const Part& share, std::vector<std::int64_t>& pairs) const;
 
  private:

@@ -15,8 +15,8 @@
 
 namespace trireme::deck {
 
-// `text` made fit for a message: cut to about 120 bytes, and unprintable bytes replaced (a binary
-// file given as a deck must not upset the terminal).
+// `text` made fit for a message: cut to about 120 bytes, and control characters of ASCII replaced
+// by '?' (a binary file given as a deck must not upset the terminal).
 std::string Shown(const std::string& text);
 
 // `text` without the blanks, tabs and line ends around it.
@@ -69,9 +69,9 @@ class Deck {
   trireme::Error Complain(const std::string& name, const std::string& message,
                           const std::string& hint = {}) const;
 
-  // The resolved deck as text: every key of every section with its value and, as a comment, its
-  // origin, but without keys that lost to another of their exclusive group. It parses to the same
-  // values.
+  // The resolved deck as text: every key of every section with its value, and with its origin as a
+  // comment unless it has its default. Leaves out keys that lost to another of their exclusive
+  // group. The text parses to the same values.
   std::string Resolved() const;
   const std::string& Path() const { return path_; }  // the deck's file
 

@@ -21,8 +21,8 @@ inline constexpr std::int64_t kMaxJsonText = std::int64_t{64} << 10;
 
 // Parses a JSON text. path: for messages. Throws InputError "path: ..." with the byte of the fault
 // for a text of more than `max_bytes` bytes, for what is not JSON or nested deeper than
-// kMaxJsonDepth, and for an object with two members of one name (a parser would keep either). Takes
-// memory in proportion to the text only.
+// kMaxJsonDepth, and for an object with two members of one name (parsers differ in which they
+// keep). The memory it takes is proportional to the length of the text.
 nlohmann::json ParseJson(std::string_view text, const std::string& path, std::int64_t max_bytes);
 
 // The same, but nullopt for a text that ParseJson refuses.

@@ -14,8 +14,8 @@
 
 namespace trireme::train {
 
-// The entries of this rank's share of a batch without contents, for plans and measurements: they
-// have sizes, positions and groups; their inputs, targets and ordinals are empty.
+// Entries without contents for this rank's share of a batch, for plans and measurements: they have
+// sizes, positions and groups; their inputs, targets and ordinals are empty.
 std::vector<data::Entry> BlankEntries(const TrainingState& state, const StepShape& step);
 
 // A step's entries on this rank. The memory is reused from step to step.
@@ -29,7 +29,7 @@ struct LoadedBatch {
 };
 
 // Loads the batches of steps and tells where each step lies in the data. Batches are of windows
-// (BatchLoader) or pairs of texts (PairLoader). The functions of a step agree on all ranks.
+// (BatchLoader) or pairs of texts (PairLoader). All ranks get the same answers about a step.
 class StepLoader {
  public:
   virtual ~StepLoader() = default;
@@ -54,7 +54,7 @@ class BatchLoader : public StepLoader {
   BatchLoader(const TrainingState& state, const data::Corpus& tokens);
 
   const data::Sampler& Samples() const { return sampler_; }
-  // From step origin.step on, samples are taken from this origin on.
+  // Continues elsewhere: step origin.step begins at this origin, and later steps follow.
   void Move(const data::Origin& origin);
   void Load(std::int64_t step, LoadedBatch& batch) override;
   // See data::Windows::RequireRead.
@@ -106,7 +106,7 @@ class PairLoader : public StepLoader {
   const data::PairFile& pairs_;
   data::PairBatches order_;
   BatchShare share_;
-  std::vector<std::int64_t> places_;  // places in the split of this rank's pairs
+  std::vector<std::int64_t> places_;  // this rank's pairs, as places in the split
 };
 
 }  // namespace trireme::train

@@ -72,8 +72,8 @@ struct Evaluation {
   double loss = 0;  // nats per token, mean over the targets that count
   double nats = 0;  // sum over the targets that count
   std::int64_t targets = 0;
-  std::int64_t windows = 0;      // evaluated; or pairs
-  std::int64_t all_windows = 0;  // in the split
+  std::int64_t windows = 0;      // windows or pairs that were evaluated
+  std::int64_t all_windows = 0;  // windows or pairs in the split
   double seconds = 0;
   bool stopped = false;  // ended early: `loss` and `nats` are NaN, `targets` is 0
 };

@@ -28,7 +28,7 @@ struct OwnedParameter {
   // parameters (NeedsWholeParameters).
   Part elements;
   std::int64_t moment =
-      0;  // offset of the first element in the storage of a moment of all parameters
+      0;  // offset of the first element in storage that holds a moment of every parameter
   ParameterGroup group = ParameterGroup::kMatrices;
   // Addresses of gradients, values (masters if any) and copies; rate and decay of its group.
   // Moments are not set.
@@ -79,7 +79,7 @@ class Rule {
  protected:
   // Allocates one moment per prefix.
   Rule(const RuleParts& parts, const std::vector<std::string>& prefixes);
-  // Adds a moment of the parameters for which keeps(id), on all ranks the same.
+  // Adds a moment for the parameters for which keeps(id) is true: the same ones on all ranks.
   void AddMoment(const RuleParts& parts, const std::string& prefix,
                  FunctionRef<bool(kernels::ParameterId)> keeps);
   // Address of the parameter's first element of moment number `which`.
@@ -135,7 +135,7 @@ class Optimizer {
   // Updates the values with the gradient of the mean loss, clipped to clip_norm. step: from 1.
   // gradient_norm: norm of that gradient over all ranks. Collective over the tensor group. count:
   // targets in the mean. clear: also zeroes all stored gradients, like Registry::ZeroGradients, the
-  // owned ones in the pass that updates them; early gradients are zeroed when they are taken.
+  // owned ones in the pass that updates them. (Early ones are zero: see Registry::TakeEarly.)
   void Step(std::int64_t step, double learning_rate, double gradient_norm, std::int64_t count,
             bool clear = false);
 
@@ -155,8 +155,8 @@ class Optimizer {
   kernels::Registry* registry_;
   device::Stream stream_;
   std::vector<OwnedParameter> owned_;
-  std::vector<kernels::FlatRange> counted_;  // owned gradients, of which this is the first copy
-  std::vector<Part> unowned_;                // stored gradients not owned, as elements
+  std::vector<kernels::FlatRange> counted_;  // owned gradients, if this is their first copy
+  std::vector<Part> unowned_;                // elements of stored gradients that are not owned
   std::unique_ptr<Rule> rule_;
   device::Buffer squares_there_;  // on a GPU: sums of squares, [counted_], fp64
   device::PinnedBuffer squares_;  // their copy on the host
@@ -195,7 +195,7 @@ class Sgd final : public Rule {
 
  private:
   std::vector<kernels::UpdateRange> ranges_;   // one per owned parameter
-  std::vector<kernels::UpdateRange> gathers_;  // adds the gradient to the momentum; empty: none
+  std::vector<kernels::UpdateRange> gathers_;  // add gradients to momenta; empty: no momentum
 };
 
 // Signs of a momentum (Chen et al. 2023, algorithm 2).
@@ -210,8 +210,8 @@ class Lion final : public Rule {
   std::vector<kernels::UpdateRange> ranges_;  // one per owned parameter
 };
 
-// Muon (Jordan et al. 2024). The matrices of the blocks, [rows, columns], move along the nearest
-// orthogonal matrix of Nesterov's momentum, found by five Newton-Schulz iterations, times 0.2
+// Muon (Jordan et al. 2024). A matrix of the blocks, [rows, columns], moves along the orthogonal
+// matrix nearest to Nesterov's momentum, found by five Newton-Schulz iterations, times 0.2
 // sqrt(max(rows, columns)), so that AdamW's rates and decays serve (Liu et al. 2025, section 2.2).
 // All other parameters move by AdamW. The products are those of the stream: in bf16 for a bf16 run.
 // A tensor group puts each matrix together, and each of its ranks orthogonalises all of it, so
@@ -225,34 +225,34 @@ class Muon final : public Rule {
   std::int64_t Bytes() const override;
 
  private:
-  enum Set { kAdam, kMomentum, kSums, kMove };  // of scalars
+  enum Set { kAdam, kMomentum, kSums, kMove };  // the sets of scalars
   // A matrix of which this rank owns rows.
   struct Hidden {
     std::int64_t rows = 0, columns = 0;  // of the whole matrix
     std::int64_t begin = 0;              // this rank's first element in it
-    bool counts = true;                  // this rank's slice counts, not an equal one of another
+    bool counts = true;                  // false: an equal slice of another tensor rank is used
     kernels::UpdateRange momentum = {};  // momentum = mu momentum + (1 - mu) g
-    kernels::UpdateRange ahead = {}, rest = {};  // of the slice: mu momentum, then + (1 - mu) g
-    kernels::UpdateRange move = {};              // the values' update by the slice
+    kernels::UpdateRange ahead = {}, rest = {};  // slice = mu momentum; slice += (1 - mu) g
+    kernels::UpdateRange move = {};              // updates the values by the slice
   };
   void Add(const OwnedParameter& part);
   void Allocate();
-  // A dense matrix at the beginning of scratch number `which`.
+  // A dense matrix at the beginning of scratch buffer `which`.
   kernels::Matrix Scratch(std::size_t which, std::int64_t rows, std::int64_t columns) const;
   void Fill(const Hidden& hidden, const kernels::UpdateScalars* scalars, bool clear) const;
-  // to = (1 - decay) to + scale from, both dense; from / its norm where `squares` is given.
+  // to = (1 - decay) to + scale from, both dense; squares: if given, `from` is divided by its root.
   void Combine(double decay, double scale, const kernels::Matrix& from, const kernels::Matrix& to,
                const kernels::UpdateScalars* sums, const double* squares = nullptr) const;
-  // Scratch 0 holds the matrix; returns the scratch that has the result.
+  // Orthogonalises the matrix in scratch buffer 0; returns the matrix with the result.
   kernels::Matrix Orthogonalise(const Hidden& hidden, const kernels::UpdateScalars* sums) const;
 
   AdamWScalars adam_;
   double momentum_;
   comm::Collectives tensor_;
-  std::vector<kernels::UpdateRange> others_;  // by AdamW
+  std::vector<kernels::UpdateRange> others_;  // updated by AdamW
   std::vector<Hidden> hidden_;
   device::Buffer squares_;               // one sum of squares, fp64
-  std::vector<device::Buffer> scratch_;  // two whole matrices, two products with the shorter side
+  std::vector<device::Buffer> scratch_;  // two whole matrices, two squares of the shorter side
 };
 
 }  // namespace trireme::train

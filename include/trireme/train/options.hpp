@@ -63,7 +63,7 @@ ScheduleOptions ReadSchedule(const deck::Deck& deck);
 enum class OnSpike { kReport, kRollback };
 
 struct SafeguardOptions {
-  std::int64_t max_bad_steps = 0;   // consecutive steps without update before the run ends
+  std::int64_t max_bad_steps = 0;   // steps in a row without update that do not yet end the run
   std::int64_t spike_window = 100;  // losses to compare a loss with; 0: no detection
   double spike_threshold = 6;       // standard deviations above their mean that make a spike
   OnSpike on_spike = OnSpike::kReport;

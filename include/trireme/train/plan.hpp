@@ -44,11 +44,11 @@ struct RankKind {
   device::MemoryTerms memory;  // bytes of each
 };
 
-// Memory of one rank, equal to the byte to what that rank allocates.
+// Memory of one rank: exactly the bytes that it allocates.
 device::MemoryTerms PlanMemory(const Plan& plan, int rank);
 device::MemoryTerms PlanMemory(const EvaluationPlan& plan, int rank);
 
-// The ownership of this rank's elements. All ranks of its shard group have the same pieces.
+// Which elements this rank owns. All ranks of its shard group have the same list of pieces.
 kernels::Ownership PlanPieces(const Plan& plan, int rank);
 
 // Throws InputError, which names the deck's key, if a transfer of this rank (activations, gradients
@@ -56,11 +56,11 @@ kernels::Ownership PlanPieces(const Plan& plan, int rank);
 void CheckTransfers(const Plan& plan, int rank);
 void CheckTransfers(const EvaluationPlan& plan, int rank);
 
-// Memory, and traffic and operations of a step with a whole batch. The traffic equals to the byte
-// what the rank's ledger counts in such a step. Throws like CheckTransfers.
+// Memory, and traffic and operations of a step with a whole batch. The traffic is exactly what the
+// rank's ledger counts in such a step. Throws like CheckTransfers.
 RankPlan PlanRank(const Plan& plan, int rank);
-// The same for a step of `step`, no larger than a batch. log: receives work and transfers; may be
-// null.
+// The same for a step of the sizes in `step`, no larger than a whole batch. log: receives work and
+// transfers; may be null.
 RankPlan PlanRank(const Plan& plan, int rank, const StepShape& step, device::WorkLog* log);
 
 // All kinds of ranks, the one that needs most memory first.

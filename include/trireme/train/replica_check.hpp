@@ -79,9 +79,9 @@ class ReplicaCheck {
   parallel::ShardedUnits& units_;
   const checkpoint::State state_;
   std::vector<kernels::StateBlock> blocks_;  // of state_: model, then optimizer
-  std::size_t whole_blocks_ = 0;             // leading blocks; all ranks of Data() hold them
+  std::size_t whole_blocks_ = 0;             // number of leading blocks; all of Data() hold these
   std::vector<Piece> pieces_;                // in the order of the blocks
-  std::size_t whole_pieces_ = 0;             // pieces of these blocks; they come first, too
+  std::size_t whole_pieces_ = 0;             // number of leading pieces, cut from those blocks
   std::int64_t slots_ = 0;                   // number of slots, the same on all ranks
   bool active_ = false;
 };

@@ -71,10 +71,10 @@ struct TrainingOptions {
   bool keep_gradients = true;      // after a step; false: the update zeroes them
   bool async_checkpoints = false;  // checkpoints are written from a copy of the state
   bool graphs = false;             // run.graphs: record a step on a GPU if possible
-  std::string products_file;       // run.products; empty: choices of algorithms are not kept
+  std::string products_file;       // run.products; empty: chosen algorithms are not kept
 };
 
-// The run completed for a grid; immutable.
+// The options of a run, completed for a grid. Immutable.
 struct TrainingPlan {
   // As asked for, but samples is complete, and its batch is the most windows of any step.
   TrainingOptions options;

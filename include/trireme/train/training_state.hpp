@@ -26,7 +26,7 @@ namespace trireme::train {
 // are the blocks themselves; on a GPU they are copies.
 class StateOnHost {
  public:
-  // blocks: in the stream's memory, which must outlive this. Copies have SumTypeOf: fp32 for bf16.
+  // blocks: in the stream's memory, which must outlive this. Copies of bf16 blocks are fp32.
   StateOnHost(const device::Stream& stream, std::vector<kernels::StateBlock> blocks);
   StateOnHost Fetch() &&;  // copies the contents from the device
   void Store() const;      // copies the contents to the device
@@ -52,9 +52,9 @@ checkpoint::State StateToRead(const device::Stream& stream, std::vector<kernels:
 
 class TrainingState {
  public:
-  // Collective over the grid's world. Allocates all memory and draws the initial weights; on a
-  // planned grid and stream it does neither. `grid` must outlive this. between: as in
-  // model::ParallelModel.
+  // Collective over the grid's world. Allocates all memory and draws the initial weights; does
+  // neither if grid and stream are planned, that is, only count. `grid` must outlive this. between:
+  // as in model::ParallelModel.
   TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& plan,
                 const device::Stream& stream, const std::function<void()>& between = {});
   TrainingState(const TrainingState&) = delete;
@@ -117,10 +117,10 @@ class TrainingState {
   // The content of a checkpoint, in the memory of host or device. Call FinishUpdate first. Valid as
   // long as this object; values are those at the time of reading.
   checkpoint::State CheckpointState();
-  // The state of which ranks hold copies: stored values (as model); masters, if any, and moments
-  // (as optimizer), each a list of all parameters. Valid like CheckpointState().
+  // The state that several ranks may hold. In State::model: stored values; in State::optimizer:
+  // masters, if any, then moments, each of all parameters. Valid like CheckpointState().
   checkpoint::State ReplicatedState();
-  // A step's gradients summed over its targets (as model); exists from QueueSums to Update.
+  // A step's gradients summed over its targets, in State::model; exists from QueueSums to Update.
   checkpoint::State GradientState() const;
   // Blocks with their present contents: parameters, moments, sums of the last step's gradients.
   StateOnHost ModelBlocks();

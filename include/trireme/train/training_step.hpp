@@ -27,12 +27,12 @@ struct Requests {
 };
 
 // Times of a step in seconds, from one agreement of the ranks to the next. The parts add up to the
-// total.
+// total, except for the arithmetic in sums of gradients over ranks.
 struct StepTimes {
   double total = 0;
   double data = 0;
   double compute = 0;
-  double exposed_communication = 0;  // waiting for transfers, except for other stages
+  double exposed_communication = 0;  // waiting for transfers, except those in `bubble`
   double bubble = 0;                 // waiting for another pipeline stage's result
 };
 
@@ -50,7 +50,7 @@ inline constexpr const char* kNoTargetAdvice =
 struct Fault {
   int rank = 0;      // world rank that found it; 0 if all ranks did
   std::string what;  // "the gradient of blocks.1.ffn.down.weight (layer 2 of 2) is not finite"
-  std::string more;  // further tensor, "; nor is ..."; may be empty
+  std::string more;  // names a second tensor, "; nor is ..."; may be empty
   bool no_target = false;  // no target of the batch counts
   // "the loss is not finite on rank 3 (node07); nor is the parameter head.weight". host: name of
   // the rank's host; may be empty.
@@ -97,11 +97,11 @@ class TrainingStep {
   // kThrow throws an error that names the step, the rank and the tensor; kSkip leaves out the
   // update and changes no weights, moments or fp8 scales. `on_fault` is the same on all ranks.
   StepResult Run(std::int64_t step, const Requests& mine = {}, OnFault on_fault = OnFault::kThrow);
-  // Calls look(targets) once, on all ranks, in the next step that updates the weights, just before
-  // that: the gradients are then sums over the global batch's targets. The step's times exclude it.
+  // Calls look(targets) once, on all ranks, just before the next update of the weights: the
+  // gradients are then sums over the global batch's targets. The step's times exclude it.
   void BeforeNextUpdate(std::function<void(std::int64_t targets)> look) { look_ = std::move(look); }
-  // Continues at another place of the data: from step origin.step on, samples are taken from this
-  // origin on. The same on all ranks.
+  // Continues at another place of the data: step origin.step begins at this origin, and later steps
+  // follow. The origin is the same on all ranks.
   void Move(const data::Origin& origin);
 
  private:

@@ -23,8 +23,8 @@ struct Arc {
 // is known in closed form: a lower bound of every honest model's loss.
 class HarbourGrammar {
  public:
-  // Builds the chain from the renewal state on. Throws std::logic_error if a word leads from one
-  // state to two others (the grammar would not be unifilar).
+  // Builds the chain, beginning with the state through which every article passes. Throws
+  // std::logic_error if a word leads from one state to two others (not unifilar).
   HarbourGrammar();
 
   std::int32_t States() const { return static_cast<std::int32_t>(first_arc_.size()) - 1; }

@@ -30,8 +30,8 @@ struct LineUnit {
   std::size_t file = 0;
   std::int64_t lines = 0;
   std::int64_t first = 0;         // number of lines in the file before it
-  std::int64_t source_begin = 0;  // the first line is the first that begins at this byte or later
-  std::int64_t target_begin = 0;  // the same for the target line that lies `skip` lines before
+  std::int64_t source_begin = 0;  // reading starts at the first line from this byte on
+  std::int64_t target_begin = 0;  // the same in the target file, where `skip` lines are skipped
   std::int64_t skip = 0;
 };
 

@@ -34,8 +34,8 @@ void LengthsBetween(std::span<const std::int64_t> begins, std::int64_t first,
   }
 }
 
-// Fills in where texts first, first + 1, ... begin, and in the last place where the text before it
-// ends.
+// Fills `begins` with the places where texts first, first + 1, ... begin; its last entry is the end
+// of the last of them.
 void ReadBegins(const TokenFile& file, Split split, std::int64_t first, const TokenReader& reader,
                 std::span<std::int64_t> begins) {
   begins.back() = file.Size(split);

@@ -610,7 +610,7 @@ void Utf8Filter::Text(std::string_view piece, std::int64_t offset) {
     const std::size_t taken = std::min({length - had, piece.size(), kMostMissing});
     bridge += piece.substr(0, taken);
     const std::size_t good = WellFormedBytes(bridge);
-    // Bytes after the fault may begin another character: then only the held bytes are passed.
+    // Bytes after the fault may begin another character: they stay in `piece`.
     const std::size_t used = good == bridge.size() ? taken : good - had;
     bridge.resize(had + used);
     const bool open = good == had + taken && good < length;  // more bytes are missing

@@ -72,9 +72,9 @@ int OpenNameless(const std::string& folder) {
   return named;
 }
 
-// Bytes of a long document that are encoded at a time.
+// Bytes of a long document that are encoded at a time, and the limit where no cut is found.
 constexpr std::size_t kEncodedBytes = std::size_t{1} << 20;
-constexpr std::size_t kLongestPiece = std::size_t{16} << 20;  // upper limit of a piece
+constexpr std::size_t kLongestPiece = std::size_t{16} << 20;
 
 }  // namespace
 
@@ -108,7 +108,7 @@ void Spill::Overwrite(std::int64_t begin, const void* bytes, std::size_t count) 
 }
 
 void Spill::Release(std::int64_t begin, std::int64_t end) {
-  // Only whole blocks: of a partial one, bytes would be overwritten by zeros.
+  // Only whole blocks are freed: a part of a block would only be overwritten by zeros.
   begin = (begin + kBlock - 1) / kBlock * kBlock;
   end = end / kBlock * kBlock;
   if (begin >= end) return;

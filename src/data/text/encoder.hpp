@@ -119,7 +119,7 @@ struct EncodeSettings {
   Split SplitOf(std::uint64_t hash, Split file) const;
 };
 
-// A document's record in the temporary file; with single texts, the second number is left out.
+// A document's record in the temporary file; with single texts, it ends after tokens[0].
 struct SpilledDocument {
   std::uint64_t split = 0;
   PerText<std::uint64_t> tokens{};
@@ -197,8 +197,8 @@ class Encoder {
   std::size_t text_ = 0;               // index of the current text
   bool open_ = false;                  // that text has begun
   PerText<std::uint64_t> tokens_{};    // in the document so far
-  std::vector<std::int32_t> ids_;      // reused memory
-  std::vector<std::uint16_t> narrow_;  // reused memory
+  std::vector<std::int32_t> ids_;      // of the current piece; the memory is reused
+  std::vector<std::uint16_t> narrow_;  // the same ids in two bytes each; likewise
 };
 
 // Encodes documents with one text as they are read. Long ones are cut into pieces of about a MiB

@@ -32,7 +32,7 @@ namespace trireme::data {
 
 namespace {
 
-// A rank without work pauses so long between looks at the rounds.
+// A rank without work pauses this long between looks at the rounds.
 constexpr std::chrono::milliseconds kWait{2};
 
 constexpr std::size_t kWriteBytes = std::size_t{1} << 20;  // bytes per write
@@ -95,12 +95,12 @@ std::int64_t DocumentsOf(const UnitResult& unit) {
 
 static_assert(std::endian::native == std::endian::little, "ids are stored as they are in memory");
 
-// A second number of tokens, to see whether the place depends on it.
+// RootFile::PlaceOf is asked for this number of tokens too, to see whether the place depends on it.
 constexpr std::int64_t kManyTokens = 1 << 20;
 constexpr std::size_t kSha256Digits = 64;
 
-// Whether a host that has the file open sees what other hosts write to it. Not on NFS: there HDF5's
-// stale page at the end of its structures could overwrite the first tokens.
+// Whether a host that has the file open sees what other hosts write to it. False on NFS, where rank
+// 0's stale copy of the page in which the first tokens begin could overwrite them.
 bool SeesOthersWrites(const std::string& path) {
   struct statfs status = {};
   return ::statfs(path.c_str(), &status) == 0 && FileSystemNumber(status.f_type) != kNfsNumber;
@@ -545,7 +545,7 @@ std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world, Document
     Encoder encoder(plan.tokenizers, plan.settings, *spills);
     std::optional<PieceWriter> writer;
     if (early) writer.emplace(*early, *spills, ask);
-    std::size_t copied = 0;  // units of `mine`
+    std::size_t copied = 0;  // number of units of `mine` whose train tokens are copied
     // Copies train tokens as soon as their place is known; does not wait for other ranks.
     const auto look = [&] {
       ask();

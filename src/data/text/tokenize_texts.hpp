@@ -48,7 +48,7 @@ struct TokenFilePlan {
   // With single texts, once this many train tokens exist, they are copied to the file while texts
   // are still being encoded.
   std::int64_t early_tokens = kEarlyTokens;
-  std::int64_t early_shift = 0;  // bytes added to that place; lets tests provoke a wrong one
+  std::int64_t early_shift = 0;  // bytes; tests shift the copy by it, to a wrong place
 };
 
 // Encodes and writes all documents; the bytes do not depend on the number of ranks. The file has a
@@ -116,13 +116,13 @@ class UnitRounds {
   std::vector<std::int64_t> starts_ = {0};  // [Known() + 1]: train tokens before each unit
   // Tokens by Split in finished units: this rank's, and all ranks'.
   std::array<std::int64_t, 3> own_{}, all_{};
-  std::size_t summed_ = 0;  // number of units of mine_ in own_
-  std::size_t first_ = 0;   // index in mine_ of the first unit that is not known
+  std::size_t summed_ = 0;  // number of units of mine_ that own_ counts
+  std::size_t first_ = 0;   // index in mine_ of the first unit from Known() on
   // Messages of a round: tokens by Split, then for each unit from Known() on its number of train
   // tokens plus 1, or 0 if it is not finished.
   std::vector<std::int64_t> sent_, sums_;
   MPI_Request request_ = MPI_REQUEST_NULL;
-  std::int64_t begun_ = 0;  // rounds
+  std::int64_t begun_ = 0;  // number of rounds
 };
 
 // Hint for texts whose documents are too few for the splits. documents: those shared out.

@@ -279,8 +279,8 @@ std::size_t CertainCut(std::string_view text, const BpeDefinition& definition,
   begin = AfterTokens(added.normalized, text, begin, limit);
   if (begin >= limit) return 0;
 
-  // If a text gets a blank in front unless it has one, so does this one, and what follows a cut
-  // must begin with its own blank.
+  // The tokenizer may put a blank before a text that does not begin with one. It is then put here
+  // too, and a cut must be followed by a blank, so that none is put before the second part.
   const bool prefixed = definition.add_prefix_space && definition.prefix_space_before == 0;
   std::string with_blank;
   std::string_view rest = text.substr(begin, limit - begin);
@@ -376,7 +376,7 @@ class BpeModel {
   // Working memory of one thread.
   struct Scratch {
     struct Symbol {
-      std::int32_t id, previous, next;  // indices of neighbours; -1: none
+      std::int32_t id, previous, next;  // token id; indices of the neighbours; -1: none
     };
     struct Candidate {
       std::int32_t rank, left, id;
@@ -563,7 +563,7 @@ constexpr std::array<std::string_view, 7> kAfterLetters = {" ", "\n", "ã€‚", "ã€
 // Names of the end-of-document token in the vocabularies of GPT-2, Qwen, Llama 3 and others.
 constexpr std::array kEnds = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
 
-// What does not change.
+// The tokenizer's tables, which do not change.
 struct Tables {
   Tables(const Files& source, const std::string& where)
       : files(source), definition(ReadBpe(source, where)), model(definition.vocabulary, where) {

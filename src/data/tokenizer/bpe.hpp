@@ -93,7 +93,7 @@ struct BpeDefinition {
   BpeVocabulary vocabulary;
   std::vector<AddedToken> added;
   std::vector<PatternSplit> splits;
-  bool add_prefix_space = false;  // put a blank before a piece that has none in front
+  bool add_prefix_space = false;  // put a blank before a piece that does not begin with one
   // Index of the split before which the blank is put; the number of splits: after all.
   std::size_t prefix_space_before = 0;
   bool form_c = false;                       // normalise texts to form C
@@ -102,7 +102,7 @@ struct BpeDefinition {
 
 // GPT-2's pattern (Radford et al. 2019).
 extern const char* const kGpt2Pattern;
-// Whether the pattern always splits between an ASCII letter and white space after it.
+// Whether the pattern is one of those known always to split between a letter and a blank after it.
 bool CutsAtSpaces(const std::string& expression);
 
 // Reads a tokenizer.json, or vocab.json and merges.txt. Throws InputError naming `where` and, by

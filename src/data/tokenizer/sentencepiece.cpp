@@ -101,7 +101,7 @@ class SentencePiece : public Tokenizer {
     if (!status.ok()) throw RunError(fmt::format("SentencePiece: {}", status.message()));
     return text;
   }
-  // 0 for other models: normalisation and pieces of several words may reach across any place.
+  // 0 unless cuts_before_blanks_: normalisation or pieces of several words may cross any place.
   std::size_t SafeCut(std::string_view text) const override {
     if (!cuts_before_blanks_ || text.size() < 3) return 0;
     const auto is_blank = [&](std::size_t at) { return text[at] == ' '; };
@@ -154,7 +154,7 @@ class SentencePiece : public Tokenizer {
   // text unchanged, and has no piece with a blank after another character.
   bool cuts_before_blanks_ = false;
   bool blank_first_ = true;  // the model puts a blank before each text (add_dummy_prefix)
-  std::vector<int> found_;   // reused memory
+  std::vector<int> found_;   // ids of the last text; the memory is reused
 };
 
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;  // of a tokenizer's file
