@@ -168,7 +168,7 @@ struct Outcome {
 };
 
 constexpr double kForFiles = 3;    // seconds for other nodes to write their files
-constexpr double kForVerdict = 4;  // seconds more for a lower node to judge
+constexpr double kForVerdict = 4;  // further seconds for a lower node to judge
 constexpr double kForDisk = 2;     // seconds until a file system counts as hanging
 constexpr double kBetweenLooks = 0.05;
 
