@@ -227,9 +227,9 @@ CopiedGradients::CopiedGradients(kernels::Registry& registry, const CopyGroups& 
   if (bytes > 0) buffer_ = device::AllocateZeroed(bytes, stream.Where());
 }
 
-// Adds `message` with the parameters of one kind, unless there are none. shared_heads: key/value
-// heads, or else parameters that every tensor rank holds whole. summed: gradients are summed over
-// their copies, or else complete on each.
+// Adds `message` with the parameters of one kind, unless there are none. shared_heads: those of
+// shared key/value heads; false: those that every tensor rank holds whole. summed: those whose
+// gradients are summed over their copies; false: those whose gradients are complete on each copy.
 void CopiedGradients::AddMessage(Message message, bool shared_heads, bool summed) {
   const auto& parameters = registry_->Parameters();
   for (std::size_t id = 0; id < parameters.size(); ++id) {
