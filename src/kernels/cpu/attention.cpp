@@ -79,7 +79,7 @@ namespace {
 template <typename T>
 class ForwardHead {
  public:
-  // `next`: the head after it.
+  // `next`: the head after `at`, in the order of the tasks.
   ForwardHead(const AttentionCall& call, const AttentionHead& at, const AttentionHead& next)
       : call_(call), at_(at), ahead_(call, at, next) {}
 
@@ -221,7 +221,7 @@ namespace {
 template <typename T>
 class BackwardHead {
  public:
-  // `next`: the head after it.
+  // `next`: the head after `at`, in the order of the tasks.
   BackwardHead(const AttentionCall& call, const AttentionHead& at, const AttentionHead& next)
       : call_(call), at_(at), ahead_(call, at, next) {
     std::fill(std::begin(ones_), std::end(ones_), T(1));
