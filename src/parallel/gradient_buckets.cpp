@@ -373,7 +373,7 @@ std::string FirstNotFinite(const device::Stream& stream, const kernels::Registry
     const std::int64_t end = std::min(parameter.offset + parameter.LocalSize(), flat.end);
     if (begin < end && !finite(begin, end)) return parameter.name;
   }
-  if (registry.SecondOf() == kernels::kNoParameter) return {};  // in unused padding
+  if (registry.SecondOf() == kernels::kNoParameter) return {};  // only padding is not finite
   return registry.Parameters()[static_cast<std::size_t>(registry.SecondOf())].name;
 }
 
