@@ -51,7 +51,7 @@ class Network {
     const auto speed = [sums](const Link& link) {
       return sums && link.reduction > 0 ? link.reduction : link.bandwidth;
     };
-    // The members on a node share its network adapters.
+    // To reach other nodes, a group has the network bandwidth of all its members on a node.
     double bandwidth = speed(machine_.node);
     if (leaves) {
       bandwidth = here * speed(machine_.network);
@@ -389,7 +389,7 @@ class Engine {
     stage.changed = true;
     if (queue.empty() || !At(stage.transfers, queue.front()).ready) return;
     const Cost& cost = At(stage.transfers, queue.front()).cost;
-    // Even a transfer that costs nothing lasts kLeast: the simulation sees it end, and goes on.
+    // Even a transfer that costs nothing lasts kLeast, so that the simulation finds its end.
     stage.flows.push_back({.transfer = queue.front(),
                            .latency = cost.latency,
                            .left = std::max(cost.seconds, kLeast),
