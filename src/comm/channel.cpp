@@ -17,7 +17,7 @@ namespace trireme::comm {
 namespace {
 constexpr bool kCuda = TRIREME_CUDA != 0;
 
-// A transfer that was given up ends within milliseconds or never, if its card or network hangs.
+// A transfer that was given up ends within milliseconds; if its card or network hangs, never.
 constexpr std::chrono::seconds kPatience{3};
 }  // namespace
 

@@ -90,8 +90,8 @@ struct FlightMemory {
 // ProcessState: what the system says about a process on this machine.
 
 struct ProcessState {
-  char letter = '-';         // as /proc/PID/stat has it; '-': there is no such process; '?': it
-                             // cannot be looked at, for want of descriptors or of /proc
+  char letter = '-';         // as /proc/PID/stat has it; '-': there is no such process; '?':
+                             // unknown, because /proc or a file descriptor is not available
   std::int64_t started = 0;  // clock ticks after the machine's start; 0: unknown
 };
 

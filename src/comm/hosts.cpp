@@ -31,7 +31,7 @@ std::pair<std::string, int> NamesOfNode(const Communicator& node, const std::str
 // Comparison of clocks: each rank asks rank 0 for the time repeatedly and keeps the answer of the
 // shortest round trip.
 
-constexpr int kTrips = 64;  // the shortest of 64 trips was not delayed
+constexpr int kTrips = 64;  // so many that the shortest one is hardly delayed
 constexpr int kQuestion = 1, kAnswer = 2;
 
 void Answer(const Communicator& group, int rank, const std::function<double()>& clock) {

@@ -134,7 +134,7 @@ bool Fits(const Allowed& allowed, const Sizes& sizes) {
 }
 
 // "grid.tensor = 2", with the size from `sizes`, for each axis that is above 1 in `asked`, except
-// for axis `left_out`: an axis that was not asked for is no remedy to name.
+// for axis `left_out`. Axes for which the user asked no size above 1 are not worth naming.
 std::vector<std::string> Named(const Sizes& asked, const Sizes& sizes, std::size_t left_out) {
   std::vector<std::string> named;
   for (std::size_t axis = 0; axis < kAxes; ++axis) {
@@ -222,8 +222,8 @@ const char* Blamed(const Sizes& asked, std::int64_t ranks) {
   return axis == asked.end() ? kNames[kTensor] : kNames[axis - asked.begin()];
 }
 
-// Throws: tensor x pipeline x context does not divide the ranks, so no data axis fits. data: its
-// size in the deck; 0: what the other axes leave.
+// Throws an InputError, since tensor x pipeline x context does not divide the ranks. data: size of
+// the data axis in the deck; 0: what the other axes leave.
 [[noreturn]] void RefuseAxes(const deck::Deck& deck, std::int64_t data, const Sizes& asked,
                              std::int64_t ranks, const Allowed& allowed) {
   std::vector<std::string> fits;

@@ -29,7 +29,7 @@ std::string HostName() {
   return std::string(name, static_cast<std::size_t>(length));
 }
 
-// Writes once, so that lines of several ranks do not interleave, and after earlier output.
+// Prints in a single write, so that lines of several ranks do not interleave; flushes stdout first.
 void Print(const std::string& message) {
   std::fflush(stdout);
   const std::string line = message + "\n";

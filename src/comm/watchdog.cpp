@@ -168,7 +168,7 @@ struct Outcome {
 };
 
 constexpr double kForFiles = 3;    // seconds for other nodes to write their files
-constexpr double kForVerdict = 4;  // seconds more for a lower node to judge
+constexpr double kForVerdict = 4;  // further seconds for a lower node to judge
 constexpr double kForDisk = 2;     // seconds until a file system counts as hanging
 constexpr double kBetweenLooks = 0.05;
 
@@ -491,7 +491,7 @@ std::string Watchdog::Place() const {
   return folder_ + "/hang/" + setup_.session;
 }
 
-// at_once: a process is gone, so the launcher may end the job soon: other nodes are not asked.
+// at_once: do not ask other nodes, since a process is gone and the launcher may end the job soon.
 void Watchdog::Lead(const std::string& reason, bool at_once) {
   if (!at_once) {
     WriteOwnStack();

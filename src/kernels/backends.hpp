@@ -45,7 +45,7 @@ struct AttentionPass {
   const Positions& Queries() const { return whole ? block.positions : shape.positions; }
 };
 
-// The four functions of attention as calls of one, which computes any pass.
+// Implements the four functions of attention by kAttend, which computes any pass.
 template <void (*kAttend)(const AttentionPass&)>
 struct AttentionBy {
   static void Forward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,

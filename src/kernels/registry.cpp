@@ -310,7 +310,7 @@ std::vector<StateBlock> Registry::GradientBlocks(int rank, int ranks, int sharer
   return OwnedBlocks(gradients_.get(), SumType(), &Owned::gradient, "", rank, ranks, sharers);
 }
 
-// Owned elements are held by one rank in each group of sharers, times the parameter's copies.
+// Replicas of a block: one owner in each group of sharers, times the parameter's copies.
 std::vector<StateBlock> Registry::OwnedBlocks(void* storage, Dtype dtype,
                                               std::int64_t Owned::*place, const std::string& prefix,
                                               int rank, int ranks, int sharers) const {

@@ -229,7 +229,7 @@ void CountAttention(const AttentionPass& pass) {
   pass.stream.planned->log->Attention(products.done * operations, bytes, pass.qkv.dtype);
 }
 
-// On a GPU, parts in bf16 also clear the sum that is rounded to this gradient.
+// On a GPU, attention in parts in bf16 also clears the unrounded sum of this gradient.
 void PassStartBackward(const device::Stream& stream, const AttentionShape& shape,
                        const Matrix& dqkv, const Matrix& scratch) {
   const bool exact = stream.OnGpu() && dqkv.dtype == Dtype::kBfloat16;

@@ -184,8 +184,8 @@ void Block::BranchBackward(const Pass& pass, const Matrix& dy, const Matrix& in,
 }
 
 // The matrix for a branch's gradient on this rank's rows, before it is gathered. Empty() if the
-// gradient of the sum serves as well: there is no dropout, and that matrix, or the one it is
-// gathered into, is kept until the weight gradients are computed.
+// gradient of the sum serves instead: it is equal without dropout, but must be gathered to another
+// matrix or stay unchanged until the weight gradients are computed.
 Matrix Block::BranchShard(const Pass& pass, const Saved& saved, std::size_t i) const {
   const bool sharded = pass.tensor->Sharded();
   const bool dropout = BranchDropout(pass, saved, i).Active();

@@ -116,7 +116,7 @@ Workspace StageTasks::MakeWorkspace(device::Arena& arena) {
     shape.heads = std::max<std::int64_t>(1, o.heads / tensor.Size());
     shape.kv_heads = std::max<std::int64_t>(1, o.kv_heads / tensor.Size());
   }
-  // Without training, plans as with dropout: then no library's backward pass is counted.
+  // Without training, plans as if there were dropout, so that no library's backward pass counts.
   const bool dropout =
       !plan_.training || kernels::Dropout{.probability = o.attention_dropout}.Active();
   Workspace workspace;

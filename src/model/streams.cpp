@@ -162,8 +162,8 @@ class EncoderDecoderTasks : public StageTasks {
   static void Copy(const Pass& pass, const Matrix& from, const Matrix& to) {
     if (!pass.Dry()) kernels::Copy(pass.stream, from, to);
   }
-  // Sets both streams to their start. The target stream waits while encoder blocks run, or is
-  // passed on to the next stage, as is the encoder's output.
+  // Sets both streams to their start: the embedding or the task's input. What this chunk does not
+  // change (the target stream or the encoder's output) is copied on to the task's output.
   void EnterForward(TaskEntry& entry, int chunk, const Arenas& arenas) {
     const Network::Chunk& layers = LayersOf(chunk);
     const Stack encoder = Encoder(chunk), decoder = Decoder(chunk);

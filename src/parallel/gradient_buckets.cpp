@@ -227,9 +227,9 @@ CopiedGradients::CopiedGradients(kernels::Registry& registry, const CopyGroups& 
   if (bytes > 0) buffer_ = device::AllocateZeroed(bytes, stream.Where());
 }
 
-// Adds `message` with the parameters of one kind, unless there are none. shared_heads: key/value
-// heads, or else parameters that every tensor rank holds whole. summed: gradients are summed over
-// their copies, or else complete on each.
+// Adds `message` with the parameters of one kind, unless there are none. shared_heads: those of
+// shared key/value heads; false: those that every tensor rank holds whole. summed: those whose
+// gradients are summed over their copies; false: those whose gradients are complete on each copy.
 void CopiedGradients::AddMessage(Message message, bool shared_heads, bool summed) {
   const auto& parameters = registry_->Parameters();
   for (std::size_t id = 0; id < parameters.size(); ++id) {
@@ -373,7 +373,7 @@ std::string FirstNotFinite(const device::Stream& stream, const kernels::Registry
     const std::int64_t end = std::min(parameter.offset + parameter.LocalSize(), flat.end);
     if (begin < end && !finite(begin, end)) return parameter.name;
   }
-  if (registry.SecondOf() == kernels::kNoParameter) return {};  // in unused padding
+  if (registry.SecondOf() == kernels::kNoParameter) return {};  // only padding is not finite
   return registry.Parameters()[static_cast<std::size_t>(registry.SecondOf())].name;
 }
 

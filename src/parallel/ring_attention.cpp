@@ -42,7 +42,7 @@ struct LargestBlock {
                    kRingAttentionAlignment);
   }
   std::int64_t positions = 0;    // most positions of a sequence on one rank
-  std::int64_t consecutive = 0;  // most consecutive ones among those
+  std::int64_t consecutive = 0;  // most consecutive positions on one rank
 };
 
 // The buffers and transfers of one rank in one pass.

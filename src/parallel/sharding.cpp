@@ -62,7 +62,7 @@ std::vector<Part> Buckets(const kernels::ParameterList& list, std::int64_t bucke
 // What decides how a unit is grouped with others.
 struct UnitTraits {
   std::int64_t elements = 0;  // whole unit / tensor ranks, the same on every rank
-  bool alone = false;         // holds a table with a second gradient or on two stages
+  bool alone = false;         // has a table that has a second gradient or is also on another stage
 };
 
 std::vector<UnitTraits> TraitsOf(const kernels::ParameterList& list, int tensor_ranks) {
@@ -236,7 +236,7 @@ class UnitPieces {
   }
   bool Held(int unit) const { return Number(unit) != kNone; }
   int Number(int unit) const { return numbers_[static_cast<std::size_t>(unit)]; }  // piece's index
-  const kernels::Piece& PieceOf(int unit) const {                                  // Held(unit)
+  const kernels::Piece& PieceOf(int unit) const {                                  // if Held(unit)
     return registry_->Owns().pieces[static_cast<std::size_t>(Number(unit))];
   }
   const std::string& NameOf(int unit) const {
@@ -356,7 +356,7 @@ class UnitGathers {
   int BufferNow(int unit) {
     const int buffer = buffers_.Take(unit);
     if (buffer != kNone) return buffer;
-    // A nested use shares the buffer: the same values are gathered, and nobody reads them now.
+    // A nested use shares the buffer: it gathers the same values again, while no layer reads them.
     for (const Gather& other : in_use_) {
       if (other.unit != unit) continue;
       buffers_.Share(other.buffer);
@@ -677,7 +677,7 @@ kernels::Ownership PlanOwnership(const kernels::ParameterList& list, Dtype dtype
   // Each level of gradients begins on a cache line, as matrix products need.
   if (owns.gradient_levels > 1) owns.gradients = RoundUp(owns.gradients, kCut);
   if (second.Size() > 0) {
-    // Cut like its table. (The table's piece may be longer, by padding of up to a cache line.)
+    // The second gradient is cut like its table, whose piece may have some padding at its end.
     kernels::Piece piece{second, second, 0, second.begin, 0};
     Share(list, setup, piece);
     owns.pieces.push_back(std::move(piece));

@@ -51,7 +51,7 @@ class Network {
     const auto speed = [sums](const Link& link) {
       return sums && link.reduction > 0 ? link.reduction : link.bandwidth;
     };
-    // The members on a node share its network adapters.
+    // To reach other nodes, a group has the network bandwidth of all its members on a node.
     double bandwidth = speed(machine_.node);
     if (leaves) {
       bandwidth = here * speed(machine_.network);
@@ -358,7 +358,7 @@ class Engine {
     return stage.now + after;
   }
 
-  // Advances a stage to `time`. A rest below kLeast becomes 0, so that what ends then really ends.
+  // Advances a stage to `time`. Remainders up to kLeast become 0: they are rounding errors.
   void Advance(Stage& stage, double time) {
     stage.changed = true;
     const double passed = time - stage.now;
@@ -389,7 +389,7 @@ class Engine {
     stage.changed = true;
     if (queue.empty() || !At(stage.transfers, queue.front()).ready) return;
     const Cost& cost = At(stage.transfers, queue.front()).cost;
-    // A flow takes at least kLeast, since its end is an event.
+    // Even a transfer that costs nothing lasts kLeast, so that the simulation finds its end.
     stage.flows.push_back({.transfer = queue.front(),
                            .latency = cost.latency,
                            .left = std::max(cost.seconds, kLeast),

@@ -32,7 +32,7 @@ class Hosts {
   }
   const std::string& First() const { return Of(0); }
   int Ranks() const { return static_cast<int>(table_->of_rank.size()); }
-  const std::vector<std::string>& Names() const { return table_->names; }  // by first rank
+  const std::vector<std::string>& Names() const { return table_->names; }  // sorted by first rank
 
  private:
   struct Table {

@@ -60,9 +60,9 @@ struct Traffic {
 // all-gather, all-to-all and broadcast (n - 1) / n; send 1; receive 0 (the sender counts it).
 double Moved(Transfer transfer, int group_size, std::int64_t payload);
 
-// Splits `exposed`, the seconds of communication that no computation hid, by group. waited: the
-// ledger's seconds; bubble: taken off the pipeline's waits. The remainder is the world's, whose
-// agreement reaches from one step into the next.
+// Divides `exposed`, the seconds of communication that no computation hid, among the groups.
+// waited: the ledger's seconds, by group; bubble: seconds to subtract from the pipeline's. The
+// remainder is the world's, since its agreement reaches from one step into the next.
 using GroupSeconds = std::array<double, kGroups>;
 GroupSeconds ExposedByGroup(GroupSeconds waited, double bubble, double exposed);
 

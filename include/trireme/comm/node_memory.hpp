@@ -35,8 +35,8 @@ NodeDemand DemandOf(const comm::Communicator& node, const device::MemoryTerms& m
 // plans. (What NCCL and CUDA hold by then already is not counted as free.)
 inline constexpr std::int64_t kGpuLibraryBytes = std::int64_t{512} << 20;
 
-// Throws an InputError that names the terms and what would help if the demand exceeds what is
-// available. canonical: run.canonical is on, which keeps gradients whole with any sharding.
+// If the demand exceeds what is available, throws an InputError that names the terms and remedies.
+// canonical: run.canonical is on, which keeps gradients whole with any sharding.
 void CheckNodeMemory(const NodeDemand& demand, const comm::ProcessGrid& grid, bool canonical);
 
 }  // namespace trireme::comm

@@ -177,9 +177,9 @@ class ProcessGrid {
   mutable Ledger ledger_;
   device::Stream stream_;  // the GPU's, after UseGpu
   bool staged_ = false;
-  mutable Listed listed_;  // live channels; they leave it when destroyed: declared first
+  mutable Listed listed_;  // live channels, whose destructors use it: declared before them
   std::vector<std::pair<Group, std::unique_ptr<Channel>>> channels_;
-  std::vector<std::pair<Group, std::unique_ptr<Channel>>> decorations_;  // last wins
+  std::vector<std::pair<Group, std::unique_ptr<Channel>>> decorations_;  // a group's last counts
   Ledger unrecorded_;  // takes the transfers that decorations make
 };
 

@@ -88,8 +88,8 @@ class Event {
   explicit Event(const Stream& stream, bool timed = false);
 
   bool Made() const { return handle_ != nullptr; }  // false on the CPU
-  void Record(void* queue);          // queue: of GpuContext; after the work queued there
-  void MakeWait(void* queue) const;  // work queued there from now on waits for the moment
+  void Record(void* queue);          // the moment when all work queued so far on `queue` is done
+  void MakeWait(void* queue) const;  // work queued on `queue` from now on waits for the moment
   bool Happened() const;
   void Await() const;  // blocks the host until it has happened
   // Seconds from `earlier` to this event. Both must be timed and have happened.

@@ -19,7 +19,7 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // For training and its set-up: from now on signals are requests, but the second one that is not
+  // For training and its set-up: from now on signals are requests, but the second one other than
   // SIGUSR1 kills. announce: called by the waiting thread with the number of the first signal.
   void Watch(std::function<void(int signal)> announce = {});
   void Release();  // for tasks with nothing to save: signals end the process again

@@ -32,11 +32,11 @@ struct AttentionShape {
 // shape.positions; Rope does. On the CPU all products are our own, in the operands' type (fp32 on a
 // bf16 stream). An element of a result depends on its sequence and head alone, in one fixed order.
 
-// Number of elements of scratch for both passes, enough for all shapes up to this one (with begins
-// only if this shape has begins). On the CPU: tiles for each thread, whose size does not grow with
-// long sequences; on a GPU: elements of the sums' type. dtype: the operands' type; dropout: whether
-// a pass that has a backward pass will use it. On a GPU the first call for a shape may take
-// seconds; for a planned GPU the result is for our own kernels, without cuDNN.
+// Number of elements of scratch for both passes, enough for all shapes up to this one (shapes with
+// begins only if this one has them). On the CPU: tiles for each thread, no larger for long
+// sequences; on a GPU: elements of the sums' type. dtype: the operands' type; dropout: whether a
+// pass that has a backward pass will use it. On a GPU the first call for a shape may take seconds;
+// for a planned GPU the result is for our own kernels, without cuDNN.
 extern const Kernel<std::int64_t(const AttentionShape& shape, Dtype dtype, bool dropout)>
     AttentionScratch;
 

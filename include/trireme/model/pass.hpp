@@ -32,7 +32,7 @@ using RowsDone = FunctionRef<void(const Part& rows)>;
 
 // Scratch shared by all layers; its content is valid only within one call of a layer.
 struct Workspace {
-  kernels::Matrix attention;   // panels of scores, two per thread; blocks of the ring
+  kernels::Matrix attention;   // scratch of attention's kernels; blocks of the ring
   kernels::Matrix reduction;   // partial sums over blocks of rows
   kernels::Matrix tile;        // scratch of the vocabulary's loss (HeadLayer::AllocateTile)
   kernels::Matrix statistics;  // fp64 [slices, kSoftmaxStatistics tile rows]
@@ -47,7 +47,7 @@ struct CachedPass {
   kernels::CachedRows rows;
   kernels::CachedRows source_rows;                 // encoder-decoder: last source positions
   std::span<const std::int64_t> asked;             // rows whose logits are wanted
-  std::int64_t first = 0;                          // number of rows wanted of earlier entries
+  std::int64_t first = 0;                          // number of rows wanted in earlier entries
   bool continues = false;                          // attend to the cache; products are thin
   const kernels::PackedWeights* packed = nullptr;  // for thin products
 };

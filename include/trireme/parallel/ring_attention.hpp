@@ -27,7 +27,7 @@ class RingAttention {
   // In the calls below, shape.length is Own().Count(), shape.positions is Own(), and matrices have
   // this rank's rows. With one rank they are kernels::AttentionForward and AttentionBackward.
 
-  // Elements of scratch that suffice for either pass: the kernels' panels, two blocks of keys and
+  // Elements of scratch that suffice for either pass: the kernels' scratch, two blocks of keys and
   // values, and three blocks of their gradients. For long sequences it shrinks as 1 / Size().
   // dtype, dropout: as in kernels::AttentionScratch.
   std::int64_t BufferElements(const device::Stream& stream, const kernels::AttentionShape& shape,

@@ -114,8 +114,8 @@ class ShardedUnits {
   // untouched.
   void GatherUpdated();
   void FinishUpdated();          // not collective
-  void LeaveUpdated() noexcept;  // as FinishUpdated, before the values are freed; in an exception,
-                                 // for 10 s at most
+  void LeaveUpdated() noexcept;  // as FinishUpdated, before the values are freed; waits at most 10
+                                 // s if an exception is in flight
 
   bool ValuesSharded() const { return gathers_ != nullptr; }
   bool GradientsSharded() const { return scatters_ != nullptr; }

@@ -66,7 +66,7 @@ struct Candidate {
 };
 
 struct SearchResult {
-  std::vector<Candidate> rows;  // fastest first; the deck's own, if it states a layout, first
+  std::vector<Candidate> rows;  // the deck's own layout, if it states one; then the fastest first
   std::int64_t looked_at = 0;   // layouts that were estimated
   std::int64_t simulated = 0;
   std::string own_refused;  // why the deck's own layout is impossible; empty: it is possible

@@ -137,7 +137,7 @@ class NcclChannel : public Channel {
   Communicator group_;  // a duplicate, for MPI messages of the set-up
   Group name_;
   device::Stream stream_;
-  int exceptions_;        // number under way when this was made
+  int exceptions_;        // number in flight when this was made
   device::Buffer trial_;  // operands of the trial transfers
   std::unique_ptr<Link> collectives_;
   Place place_;  // in the group of collectives_

@@ -115,7 +115,7 @@ std::string WhyNoGpu() {
 std::vector<std::string> GpuIds() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();  // without a driver there are no cards
+    cudaGetLastError();  // clears the error: without a driver there are no cards
     return {};
   }
   std::vector<std::string> ids;

@@ -79,7 +79,7 @@ namespace {
 template <typename T>
 class ForwardHead {
  public:
-  // `next`: the head after it.
+  // `next`: the head after `at`, in the order of the tasks.
   ForwardHead(const AttentionCall& call, const AttentionHead& at, const AttentionHead& next)
       : call_(call), at_(at), ahead_(call, at, next) {}
 
@@ -221,7 +221,7 @@ namespace {
 template <typename T>
 class BackwardHead {
  public:
-  // `next`: the head after it.
+  // `next`: the head after `at`, in the order of the tasks.
   BackwardHead(const AttentionCall& call, const AttentionHead& at, const AttentionHead& next)
       : call_(call), at_(at), ahead_(call, at, next) {
     std::fill(std::begin(ones_), std::end(ones_), T(1));
@@ -273,7 +273,7 @@ class BackwardHead {
     keys_ = PackedRows<T>(call_, key, seen, keys_memory_);
   }
 
-  // The tile's queries, from row `begin` of the span on, against the packed keys.
+  // Processes the tile's queries, whose first is row `begin` of the span, against the packed keys.
   void Tile(const AttentionTile& queries, std::int64_t begin, const AttentionTile& keys,
             bool first) {
     const std::int64_t seen = call_.Visible(at_.sequence, queries.Last(), keys);
@@ -288,8 +288,8 @@ class BackwardHead {
     });
   }
 
-  // Computes D(P) and dS for some rows of the tile (0 for those of the tile's first `all` keys that
-  // a row does not see), and adds their contribution to the queries' gradient.
+  // Computes D(P) and dS of some rows for the tile's first `all` keys (0 for keys that a row does
+  // not see), and adds what they contribute to the queries' gradient.
   void Rows(const AttentionTile& tile, std::int64_t begin, const Part& rows,
             const AttentionTile& all_keys, std::int64_t all, bool first) {
     const AttentionTile queries = tile.Piece(rows.begin, rows.Size());
@@ -349,8 +349,8 @@ class BackwardHead {
     add(weights_, dout_, 1);
   }
 
-  // Number of the tile's queries up to the last whose document begins before the last of these
-  // keys.
+  // 1 + index of the tile's last query whose document begins at or before the last of these keys;
+  // 0: there is none.
   std::int64_t SeenUntil(const AttentionTile& queries, const AttentionTile& keys) const {
     std::int64_t end = queries.count;
     while (end > 0 && call_.Unseen(at_.sequence, queries.Piece(end - 1, 1), keys)) --end;

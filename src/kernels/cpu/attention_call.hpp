@@ -38,7 +38,7 @@ struct AttentionKernelsOf {
   // from `rows` to the next multiple of kAttentionPad.
   void (*pack_transposed)(const T* from, std::int64_t stride, std::int64_t rows,
                           std::int64_t columns, T scale, T* to, std::int64_t to_stride);
-  // to[i * to_stride + k] = from[i * stride + k]; zeros for k from `columns` to that multiple.
+  // to[i * to_stride + k] = from[i * stride + k]; zeros for k from `columns` to such a multiple.
   void (*pack)(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t columns, T* to,
                std::int64_t to_stride);
 
@@ -84,7 +84,7 @@ inline constexpr std::int64_t kAttentionKeys = 128;     // keys of a tile
 inline constexpr std::int64_t kAttentionQueries = 128;  // queries of a tile, backward
 inline constexpr std::int64_t kAttentionSpan = 256;     // queries of a span
 inline constexpr std::int64_t kAttentionMostRows = 16;  // upper limit of AttentionKernelsOf::rows
-// So in a whole sequence, the first tile of queries to see a key of a tile sees all its keys.
+// So in a whole sequence, the first tile of queries that sees any key of a tile sees all its keys.
 static_assert(kAttentionQueries % kAttentionKeys == 0);
 
 inline std::int64_t AttentionPadded(std::int64_t count) {

@@ -100,7 +100,7 @@ void Finish(std::int64_t rows, std::int64_t columns, const typename V::Scalar* t
     const std::int64_t count = rows - first < V::kLanes ? rows - first : V::kLanes;
     const Register total = V::Load(sum + first);
     // A sum that is NaN or infinite must make the result NaN.
-    // NOLINTNEXTLINE(misc-redundant-expression): 0, or no number
+    // NOLINTNEXTLINE(misc-redundant-expression): 0, or NaN
     const Register log = V::Load(top + first) * kLn2 + Log<V>(total) + (total - total);
     const Register all = total == T(0) ? V::Broadcast(-T(__builtin_inf())) : log;
     const Register inverse = total == T(0) ? Register{} : T(1) / total;
@@ -255,7 +255,7 @@ void MultiplyBlock(const Product<typename V::Scalar>& p, std::int64_t columns) {
   }
 }
 
-// Kernels for 1 to kRows rows and 1 to kVectors vectors, so that edges cost what they hold.
+// Kernels for 1 to kRows rows and 1 to kVectors vectors, so that smaller blocks at edges cost less.
 template <typename V, int kRows, int kVectors>
 struct MultiplyTable {
   using Function = void (*)(const Product<typename V::Scalar>&, std::int64_t);

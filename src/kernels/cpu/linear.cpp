@@ -157,7 +157,7 @@ bool OwnIsFaster(const MatrixProduct& product) {
   return product.form_b == Form::kTransposed || product.c.rows * product.Inner() > kLarge;
 }
 
-// Our own product, by blocks of rows. Returns false, and does nothing, if that would be slower.
+// Our own product, by blocks of rows. Returns false, and does nothing, if it is slow or impossible.
 bool MultiplyInRows(const device::Stream& stream, const MatrixProduct& product,
                     FunctionRef<void(const Part& rows)> then) {
   if (stream.bf16 && product.c.dtype == Dtype::kFloat32) {

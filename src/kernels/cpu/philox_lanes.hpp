@@ -7,7 +7,7 @@
 
 namespace trireme::kernels {
 
-// The key, and the counter of the row's first eight lanes; each next eight have one more in c0.
+// The key, and the counter of the row's first eight lanes; c0 grows by 1 for every further eight.
 struct PhiloxRow {
   std::uint32_t k0, k1;
   std::uint32_t c0, c1, c2, c3;

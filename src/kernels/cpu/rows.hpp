@@ -419,7 +419,7 @@ class RowMask {
                       static_cast<std::uint32_t>(ordinal >> 32), skipped + n, lanes);
     return {lanes + skipped, threshold_, scale_};
   }
-  // y = dropout of row `row`, x; y may be x. Only if Active().
+  // y = dropout(x), where x is row `row` of the matrix; y may be x. Call it only if Active().
   template <typename T>
   void Apply(std::int64_t row, const T* x, T* y, std::int64_t n) const {
     rows::Mask(x, Lanes(row, n), y, n);

@@ -50,7 +50,7 @@ template <typename T>
 AttentionOperands<T> OperandsOf(const AttentionPass& c, const std::int32_t* served) {
   const AttentionShape& s = c.shape;
   AttentionOperands<T> a{};
-  // Columns of a matrix of keys, then values.
+  // The values' columns of a matrix that holds keys, then values.
   const auto values = [&](const Matrix& m) {
     return View<T>{static_cast<T*>(m.Offset(s.kv_heads * s.head_dim)), m.stride};
   };

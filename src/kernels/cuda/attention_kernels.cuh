@@ -55,8 +55,8 @@ struct AttentionOperands {
   View<const T> dout;
   View<T> dquery, dkey, dvalue;
   Sum* delta;  // [rows, heads], dense: dot product of dout and out
-  // [rows, heads * head_dim], dense: for bf16 attention in parts, out or dquery before rounding, to
-  // which the next block adds.
+  // [rows, heads * head_dim], dense, only for attention in parts in bf16: the unrounded out or
+  // dquery, to which the next block of keys adds.
   Sum* exact;
   AttentionRows queries, keys;
   int heads, kv_heads, head_dim;
@@ -186,7 +186,7 @@ struct AttentionSizes {
   static constexpr int kQueries = kRowThreads * kMyQueries, kKeys = kColumnThreads * kMyKeys;
   static constexpr int kKeyRows = kKeys / kRowThreads;  // keys whose gradients a thread computes
   static constexpr int kDims = kDims_;                  // largest head_dim
-  static constexpr bool kDocuments = false;             // AttentionDocuments
+  static constexpr bool kDocuments = false;             // true in AttentionDocuments
   // A thread's columns of an output: kPieces groups of kAttentionWidth columns, kStep apart.
   static constexpr int kStep = kColumnThreads * kAttentionWidth, kPieces = kDims / kStep;
   // Row lengths in shared memory, padded so that neighbouring rows lie in different banks.
@@ -419,7 +419,7 @@ struct AttentionPlace {
   __device__ AttentionHead<U> Keys(const AttentionOperands<T>& a, const View<U>& of) const {
     return {of.At(a.KeyRow(sequence, 0), kv_head * a.head_dim), of.stride, a.head_dim, a.vector};
   }
-  // data is null if there is none.
+  // The rows of a.exact; data is null if a.exact is.
   __device__ AttentionHead<SumOf<T>> Exact(const AttentionOperands<T>& a) const {
     if (a.exact == nullptr) return {nullptr, 0, 0, false};
     return Queries(a, View<SumOf<T>>{a.exact, std::int64_t{a.heads} * a.head_dim});
@@ -468,8 +468,8 @@ void LaunchAttention(const device::Stream& stream, void (*kernel)(AttentionOpera
 template <typename T>
 bool AttentionIsOneTile(const AttentionOperands<T>& a);
 
-// Launchers, for T = float, double and Bf16. Queued; nothing if there is nothing to write.
-// LaunchAttentionDelta computes a.delta.
+// Launchers, for T = float, double and Bf16. They queue kernels, or do nothing if there is nothing
+// to write. LaunchAttentionDelta computes a.delta.
 template <typename T>
 void LaunchAttentionDelta(const device::Stream& stream, const AttentionOperands<T>& a);
 template <typename T>

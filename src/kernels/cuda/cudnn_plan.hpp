@@ -24,7 +24,7 @@ namespace trireme::kernels::cuda {
 bool CudnnIsThere();
 // Versions of the loaded library and of the build's headers: "cuDNN 9.13.0 (frontend 1.18.0)".
 std::string CudnnVersions();
-// WhyNoFixedOrder (kernels/libraries.hpp) if cuDNN is used, for sequences of any length.
+// As WhyNoFixedOrder (kernels/libraries.hpp), if cuDNN is used, for sequences of any length.
 std::string WhyNoFixedOrderOfCudnn(const device::Stream& stream);
 
 // The first call of a function below for a shape builds its plan, which may take seconds and

@@ -147,8 +147,8 @@ class RowDropout {
       values[i] = bits.Lane(first + i) >= place_.threshold ? scale * values[i] : S(0);
     }
   }
-  // The same; also writes the mask to place.kept, unless null. All threads of a byte know it whole;
-  // the one with its first column writes it.
+  // The same; also writes the mask to place.kept, unless null. Each thread draws the whole byte of
+  // eight features; the thread with the byte's first column writes it.
   template <int kWidth, typename S>
   __device__ __forceinline__ void ApplyAndNote(std::int64_t column, S (&values)[kWidth]) const {
     static_assert(kPhiloxLanes % kWidth == 0);

@@ -24,13 +24,13 @@ constexpr unsigned kInfinity = 0x7F800000;
 
 enum class Fp8Type { kE4m3, kE5m2 };
 
-// Rounds two values into the lower 16 bits of a word, a first.
+// Rounds two values into the lower 16 bits of a word, `a` into the lowest byte.
 template <Fp8Type kType>
 __device__ __forceinline__ unsigned RoundTwo(float a, float b) {
   return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE,
                                   kType == Fp8Type::kE4m3 ? __NV_E4M3 : __NV_E5M2);
 }
-// Rounds four values into a word, a first.
+// Rounds four values into a word, `a` into the lowest byte.
 template <Fp8Type kType>
 __device__ __forceinline__ unsigned RoundFour(float a, float b, float c, float d) {
   return RoundTwo<kType>(a, b) | RoundTwo<kType>(c, d) << 16;

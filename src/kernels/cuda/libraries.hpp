@@ -81,7 +81,7 @@ struct Operand {
   cudaDataType_t type = CUDA_R_32F;
   Form form = Form::kPlain;
   std::int64_t stride = 0;
-  const float* scale = nullptr;  // fp8, on the GPU: factor that restores the stored values
+  const float* scale = nullptr;  // fp8, on the GPU: value = stored * *scale
 };
 
 // c = form_a(a) form_b(b), or c += with `accumulate`. c: [rows, columns]; inner: length of the

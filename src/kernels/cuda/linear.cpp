@@ -388,7 +388,7 @@ bool FusedBiasGradients(const device::Stream& stream, const Linear& linear, cons
   Product product = plain;
   product.epilogue = transposed ? Epilogue::kSumsOfA : Epilogue::kSumsOfB;
   product.bias = stream.gpu->scratch;
-  // What the epilogue replaces, to compare times. Its sums, at the scratch's end, are not used.
+  // The two calls that the epilogue replaces, to compare times; nobody reads their sums in `end`.
   std::byte* const end = stream.gpu->scratch + stream.gpu->scratch_bytes - bytes;
   const auto apart = [&] {
     GpuLibrariesOf(stream).Try(stream, plain);

@@ -21,7 +21,7 @@ inline constexpr std::int64_t kInnerBlock = 256;
 // The same for bf16, which multiplies two inner indices at a time.
 inline constexpr std::int64_t kBf16Block = 512;
 
-// A word of a packed bf16 operand: two consecutive inner indices of a lane. Otherwise an element.
+// A word of a packed bf16 operand: two consecutive inner indices of a lane. Elsewhere: one element.
 struct Bf16Pair {
   std::uint16_t first, second;
 };

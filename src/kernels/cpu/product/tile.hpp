@@ -216,7 +216,7 @@ void Tile(const TileCall<V>& call) {
 template <typename V>
 using TileFunction = void (*)(const TileCall<V>&);
 
-// at[v][r]: tile with r + 1 rows and v + 1 vectors, so that tiles at edges cost what they hold.
+// at[v][r]: tile with r + 1 rows and v + 1 vectors, so that smaller tiles at edges cost less.
 template <typename V, int kRows, int kVectors>
 struct TileTable {
   TileFunction<V> at[kVectors][kRows];

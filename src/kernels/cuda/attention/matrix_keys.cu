@@ -36,7 +36,7 @@ struct KeyShape {
 template <typename Shape>
 struct QueryFacts {
   float2* sums;  // [stages, kQueries]: {log-sum-exp, base 2, or infinity if nothing is seen; delta}
-  int* begins;   // [stages, kQueries]: begins of documents
+  int* begins;   // [stages, kQueries]: where each query's document begins
 
   __device__ void Load(const AttentionOperands<Bf16>& a, const AttentionPlace<Bf16>& at,
                        const AttentionTile& queries, int stage) const {
@@ -165,9 +165,9 @@ struct KeyBlock {
                                                             keys.first, keys.count);
   }
 
-  // For the queries of tile i, which are in `stage`: turns transposed scores S into weights D(P),
-  // and dP = dO V^T (in `ds`) into dS / scale, both without dropout's scale on the result. first:
-  // the warp's first key in its tile.
+  // For the queries of tile i, which are in `stage`: turns transposed scores S into weights D(P)
+  // without dropout's factor, and dP = dO V^T (in `ds`) into dS / scale. first: the warp's first
+  // key in its tile.
   template <bool kDropout>
   __device__ __forceinline__ void ScoreGradients(int i, int stage, int first,
                                                  MatrixSums<Shape::kColumns>& scores,
@@ -188,7 +188,7 @@ struct KeyBlock {
     for (int j = 0; j < Shape::kColumns; ++j) {
       [[maybe_unused]] unsigned kept = 0;
       if constexpr (kDropout) kept = masks.Kept(j);
-      // The sums of two neighbouring columns, aligned to 16 bytes.
+      // {log-sum-exp, delta} of two neighbouring columns, aligned to 16 bytes.
       const float4 both =
           *reinterpret_cast<const float4*>(sums + j * kMatrixColumns + MatrixColumn());
       const float lse[2] = {both.x, both.z}, delta[2] = {both.y, both.w};
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     __syncthreads();  // the next queries have arrived, all are done with these
     stage ^= 1;
   }
-  // Writes through this warp's rows of key_tile and value_tile, which are wide enough.
+  // The sums pass through this warp's rows of key_tile and value_tile, which have enough room.
   const float kept_scale = a.threshold > 0 ? a.kept_scale : 1.0F;
   using OutTile = MatrixTile<Shape::kOutDims>;
   StoreKeyGradient<Shape>(block.at.Keys(a, a.dkey), block.all, first, first_dim, a.scale,

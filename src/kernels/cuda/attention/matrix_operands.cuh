@@ -73,8 +73,8 @@ struct MatrixTile {
     }
   }
 
-  // Address that this lane passes to a load of matrices: row (a multiple of 8) + lane_row (the
-  // lane's part), piece 2 step + half. Split so that what is equal for all steps is computed once.
+  // Address that this lane passes to a load of matrices: piece 2 step + half of row row + lane_row.
+  // `row` must be a multiple of 8: then the row's mask depends on lane_row alone.
   __device__ __forceinline__ const Bf16* LaneRow(int row, int lane_row, int half, int step) const {
     const int piece = 2 * step ^ (half ^ Swapped(lane_row));
     return data + lane_row * kDims + row * kDims + piece * kMatrixPiece;
@@ -91,8 +91,7 @@ struct MatrixTile {
     const int lane_row = lane / 16 * 8 + lane % 8;
     device::cuda::LoadMatrices(LaneRow(row, lane_row, lane / 8 % 2, step), b);
   }
-  // Right operand of products over rows [row, row + 16). Its columns are dims [16 step, 16 step +
-  // 16).
+  // The same for products over rows [row, row + 16); columns are dims [16 step, 16 step + 16).
   __device__ __forceinline__ void LoadRightAcross(int row, int step, unsigned (&b)[4]) const {
     const int lane = MatrixLane();
     device::cuda::LoadMatricesTransposed(LaneRow(row, lane % 16, lane / 16, step), b);
@@ -201,8 +200,8 @@ __device__ __forceinline__ void ClearMatrixSums(MatrixSums<kColumns> (&sums)[kTi
   }
 }
 
-// Two neighbouring elements of a row of a head, held by one lane, both within its dims, of the sum
-// over earlier blocks, before rounding.
+// Load or store two neighbouring elements of a row of `exact`, the unrounded sum over earlier
+// blocks; both must be within the head's dims.
 __device__ __forceinline__ float2 LoadExactPair(const AttentionHead<float>& exact, int row,
                                                 int column) {
   return *reinterpret_cast<const float2*>(exact.data + row * exact.stride + column);

@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     __syncthreads();  // the next keys have arrived, all are done with these
     stage ^= 1;
   }
-  // Writes through the rows of query_tile that belong to this warp; they are wide enough.
+  // The sums pass through this warp's rows of query_tile, which have enough room.
   StoreQueryGradient<Shape>(a, block.at, block.queries, block.first, first_dim,
                             MatrixTile<Shape::kOutDims>{block.query_tile.data}, sums[0]);
 }
