@@ -138,6 +138,7 @@ TRIREME_CPU_KERNELS(DECLARE)
 decltype(kernels::KeyValueElements)::Function KeyValueElements;
 decltype(kernels::VocabularyScratch)::Function VocabularyScratch;
 decltype(kernels::VocabularyTileTokens)::Function VocabularyTileTokens;
+decltype(kernels::SampleWords)::Function SampleWords;
 void Attend(const AttentionPass& pass);
 // MatrixMultiply with `then` as in LinearForward. On canonical streams the bits are the same as
 // without `then`; on others another algorithm may compute the product.

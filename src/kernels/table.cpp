@@ -326,6 +326,10 @@ constinit const decltype(VocabularyScratch) VocabularyScratch{
 constinit const decltype(VocabularyTileTokens) VocabularyTileTokens{
     cpu::VocabularyTileTokens, GPU(gpu::VocabularyTileTokens),
     SizeOn<cpu::VocabularyTileTokens, gpu::VocabularyTileTokens>};
+constinit const decltype(SampleWords) SampleWords{
+    cpu::SampleWords, nullptr,
+    [](const device::Stream&, const WordDraw&, const std::int32_t*, std::int64_t,
+       const SampledWords& words) { return words.most; }};
 constinit const decltype(Convert) Convert{nullptr, GPU(cuda::Convert), PassConvert};
 constinit const decltype(MakeLibraries) MakeLibraries{kNothing, GPU(cuda::MakeLibraries),
                                                       MakePlannedLibraries};

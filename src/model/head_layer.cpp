@@ -47,6 +47,7 @@ using kernels::Form;
 HeadLayer::HeadLayer(const ParameterPlace& place, ParameterId embedding)
     : vocabulary_(place.options.vocabulary),
       dim_(place.options.dim),
+      sampled_(std::min(place.options.sampled_softmax, vocabulary_)),
       slice_(place.tensor.Slice(vocabulary_)),
       spare_(kernels::VocabularySpareRows(place.stream, slice_.Size())),
       weight_(embedding) {
@@ -141,18 +142,12 @@ void HeadLayer::GatherStatistics(const Pass& pass, std::int64_t count) const {
 }
 
 // The losses of the rows of x; unless dx is Empty(), also the gradients of x and the weight.
-void HeadLayer::FusedTile(const Pass& pass, const Matrix& x, std::int64_t first_row,
-                          double smoothing, double* losses, const Matrix& dx) const {
-  const kernels::VocabularyTile tile{.x = x,
-                                     .weight = pass.Value(weight_),
-                                     .targets = pass.tokens.targets + first_row,
-                                     .first = static_cast<std::int32_t>(slice_.begin),
-                                     .vocabulary = vocabulary_,
-                                     .smoothing = smoothing,
-                                     .gradient = !dx.Empty(),
-                                     .spare = spare_};
+void HeadLayer::FusedTile(const Pass& pass, kernels::VocabularyTile tile, double* losses,
+                          const Matrix& dx, const Matrix& dweight) const {
+  tile.vocabulary = vocabulary_;
+  tile.gradient = !dx.Empty();
   const Matrix& scratch = pass.workspace.tile;
-  const std::int64_t count = kernels::kSoftmaxStatistics * x.rows;
+  const std::int64_t count = kernels::kSoftmaxStatistics * tile.x.rows;
   double* statistics = pass.workspace.statistics.As<double>();
   kernels::VocabularyStatistics(pass.stream, tile, scratch,
                                 statistics + pass.tensor->Rank() * count);
@@ -160,7 +155,30 @@ void HeadLayer::FusedTile(const Pass& pass, const Matrix& x, std::int64_t first_
   kernels::VocabularyLosses(pass.stream, tile, statistics, pass.tensor->Size(), losses);
   if (!tile.gradient) return;
   kernels::VocabularyGradient(pass.stream, tile, scratch, statistics, pass.tensor->Size(), dx,
-                              pass.registry->SecondGradient(weight_));
+                              dweight);
+}
+
+kernels::WordDraw HeadLayer::Draw(const Pass& pass) const {
+  return {.count = sampled_,
+          .vocabulary = vocabulary_,
+          .slice = slice_,
+          .seed = pass.seed,
+          .step = pass.Dry() ? 0 : pass.batch->step};
+}
+
+void HeadLayer::AllocateSample(const Pass& pass, device::Arena& arena, Workspace& workspace) const {
+  if (sampled_ == 0) return;
+  const std::int64_t most = kernels::MostWords(Draw(pass), pass.Tokens());
+  const auto numbers = [&](std::int64_t count) {
+    return arena.Allocate(count * static_cast<std::int64_t>(sizeof(std::int32_t)));
+  };
+  workspace.sampled_weight = pass.Allocate(&arena, most, dim_);
+  workspace.sampled_gradient = pass.AllocateSums(&arena, most, dim_);
+  workspace.sampled_words = {.most = most,
+                             .places = static_cast<std::int32_t*>(numbers(slice_.Size())),
+                             .words = static_cast<std::int32_t*>(numbers(most)),
+                             .offsets = static_cast<float*>(numbers(most)),
+                             .targets = static_cast<std::int32_t*>(numbers(pass.Tokens()))};
 }
 
 void HeadLayer::CanonicalTile(const Pass& pass, const Matrix& x, std::int64_t first_row,
@@ -189,6 +207,26 @@ std::int64_t HeadLayer::TileTokens(const Pass& pass) const {
 }
 
 void HeadLayer::Loss(const Pass& pass, const Matrix& x, double smoothing, const Matrix& dx) const {
+  const kernels::SampledWords& words = pass.workspace.sampled_words;
+  const bool sampled = pass.training && words.most > 0;
+  kernels::VocabularyTile fused{.x = {},
+                                .weight = pass.Value(weight_),
+                                .targets = pass.tokens.targets,
+                                .first = static_cast<std::int32_t>(slice_.begin),
+                                .smoothing = smoothing,
+                                .spare = spare_};
+  Matrix dweight = dx.Empty() ? dx : pass.registry->SecondGradient(weight_);
+  if (sampled) {
+    const std::int64_t count =
+        kernels::SampleWords(pass.stream, Draw(pass), pass.tokens.targets, pass.Tokens(), words);
+    fused.weight = pass.workspace.sampled_weight.Rows(0, count);
+    fused.targets = words.targets;
+    fused.first = 0;
+    fused.offsets = words.offsets;
+    kernels::EmbeddingForward(pass.stream, words.words, 0, pass.Value(weight_), 1, fused.weight);
+    dweight = pass.workspace.sampled_gradient.Rows(0, count);
+    device::SetZero(pass.stream, dweight.data, BytesOf(dweight.dtype, dweight.Size()));
+  }
   double* tile_losses = pass.workspace.losses.As<double>();
   const std::int64_t tile = pass.workspace.losses.columns;
   for (std::int64_t begin = 0; begin < x.rows; begin += tile) {
@@ -198,11 +236,18 @@ void HeadLayer::Loss(const Pass& pass, const Matrix& x, double smoothing, const 
     if (pass.tensor->Canonical()) {
       CanonicalTile(pass, tile_x, begin, smoothing, tile_losses, tile_dx);
     } else {
-      FusedTile(pass, tile_x, begin, smoothing, tile_losses, tile_dx);
+      kernels::VocabularyTile part = fused;
+      part.x = tile_x;
+      part.targets += begin;
+      FusedTile(pass, part, tile_losses, tile_dx, dweight);
     }
     device::StartCopyOut(pass.stream, tile_losses, pass.losses + begin,
                          count * static_cast<std::int64_t>(sizeof(double)));
     if (!dx.Empty()) pass.Progress();
+  }
+  if (sampled && !dx.Empty()) {
+    kernels::EmbeddingBackward(pass.stream, words.words, 0, 1, dweight,
+                               pass.registry->SecondGradient(weight_));
   }
 }
 

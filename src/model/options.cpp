@@ -161,6 +161,11 @@ void BindTraining(deck::Keys keys, Options& o) {
               "projections divided by sqrt(2 layers); xavier: uniform, by fan-in and fan-out.")
       .Real("model.init_deviation", o.init_deviation, AtLeast(0), "",
             "Standard deviation for init = normal and gpt2.")
+      .Integer("model.sampled_softmax", o.sampled_softmax, AtLeast(0), "words",
+               "Train with a softmax over so many words: half of them the most frequent (the "
+               "lowest ids), half drawn anew for each step, with weights that keep the sum's "
+               "expectation (Jean et al. 2015); losses of evaluations take the whole vocabulary. "
+               "Only on CPUs. 0: the whole vocabulary always.")
       .Choice(
           "model.recompute", o.recompute, kRecomputes,
           "What the backward pass computes again to save memory. none: nothing; selective: norms "
@@ -236,7 +241,9 @@ std::vector<Setting> SettingsOf(const Options& o) {
     if (!o.Translates() && among(name, "kind encoder_layers shared_vocabulary")) continue;
     Setting& setting = settings.emplace_back();
     setting.name = name;
-    setting.of_function = !among(name, "dropout attention_dropout ffn_dropout init init_deviation");
+    setting.of_function = !among(name,
+                                 "dropout attention_dropout ffn_dropout init init_deviation "
+                                 "sampled_softmax");
     setting.of_rotation = name.starts_with("rope_");
     setting.value = key.fallback;
     if (key.kind == deck::KeyKind::kSwitch) setting.value = key.fallback == "yes";
@@ -370,12 +377,17 @@ std::int64_t ParameterCount(const Options& o) {
   return count;
 }
 
+// Words over which the training loss takes its softmax.
+static std::int64_t LossWords(const Options& o) {
+  return o.sampled_softmax == 0 ? o.vocabulary : std::min(o.sampled_softmax, o.vocabulary);
+}
+
 PartCosts CostsPerToken(const Options& o, std::int64_t sequence_length) {
   // Reading and writing a few rows costs about as much as this many operations per element.
   constexpr double kEmbeddingWork = 100;
   const double blocks = static_cast<double>(o.Blocks()), dim = static_cast<double>(o.dim);
   PartCosts costs;
-  costs.head = 6 * static_cast<double>(o.vocabulary) * dim;
+  costs.head = 6 * static_cast<double>(LossWords(o)) * dim;
   costs.block = (FlopsPerToken(o, sequence_length) - costs.head) / blocks;
   // Adds a second forward pass, a third of the cost without recomputation.
   if (o.recompute == Recompute::kFull) costs.block *= 4.0 / 3;
@@ -387,14 +399,14 @@ double FlopsPerToken(const Options& o, std::int64_t sequence_length) {
   if (o.Translates()) {
     return PairFlops(o, sequence_length, sequence_length) / static_cast<double>(sequence_length);
   }
-  const double matrices = static_cast<double>(o.layers * BlockMatrices(o) + o.vocabulary * o.dim);
+  const double matrices = static_cast<double>(o.layers * BlockMatrices(o) + LossWords(o) * o.dim);
   const double attention = static_cast<double>(o.layers * o.heads * o.head_dim) *
                            static_cast<double>(sequence_length + 1);
   return 6 * matrices + 6 * attention;
 }
 
 double FlopsPerTokenOf(const Options& o, double mean_keys) {
-  const double matrices = static_cast<double>(o.layers * BlockMatrices(o) + o.vocabulary * o.dim);
+  const double matrices = static_cast<double>(o.layers * BlockMatrices(o) + LossWords(o) * o.dim);
   return 6 * matrices + static_cast<double>(o.layers) * AttentionFlops(o, mean_keys);
 }
 
@@ -405,7 +417,7 @@ double PairFlops(const Options& o, std::int64_t source_length, std::int64_t targ
              block = static_cast<double>(BlockMatrices(o));
   const double source = 6 * (encoders * block + decoders * static_cast<double>(KeyMatrices(o)));
   const double target = 6 * (decoders * (block + static_cast<double>(QueryMatrices(o))) +
-                             static_cast<double>(o.vocabulary * o.dim));
+                             static_cast<double>(LossWords(o) * o.dim));
   return s * (source + encoders * AttentionFlops(o, s)) +
          t * (target + decoders * (AttentionFlops(o, (t + 1) / 2) + AttentionFlops(o, s)));
 }

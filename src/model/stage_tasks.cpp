@@ -130,6 +130,7 @@ Workspace StageTasks::MakeWorkspace(device::Arena& arena) {
   }
   if (!local_.Last()) return workspace;
   workspace.tile = network_.Head().AllocateTile(pass, arena, plan_.training);
+  if (plan_.training) network_.Head().AllocateSample(pass, arena, workspace);
   const std::int64_t rows = network_.Head().TileTokens(pass);
   workspace.losses = kernels::Allocate(arena, Dtype::kFloat64, 1, rows);
   workspace.statistics = kernels::Allocate(arena, Dtype::kFloat64, tensor.AllSlices(),

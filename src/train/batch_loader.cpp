@@ -36,6 +36,7 @@ void FillEntries(const BatchShare& share, std::int64_t all, LoadedBatch& batch, 
     if (part.Size() == 0 || batch.unread) continue;
     fill(entry, part);
     entry.group = share.GroupOf(static_cast<std::int64_t>(i));
+    entry.step = batch.step;
   }
 }
 

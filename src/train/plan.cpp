@@ -76,6 +76,23 @@ void CheckArithmetic(const Request& request, const std::string& value) {
   }
 }
 
+void CheckSampledSoftmax(const Request& request) {
+  constexpr const char* kSampled = "model.sampled_softmax";
+  const DeckOptions& asked = request.options;
+  if (asked.model.sampled_softmax == 0) return;
+  if (request.machine.stream.OnGpu()) {
+    throw request.deck.Complain(kSampled, "works on CPUs alone",
+                                "Use run.device = cpu, or model.sampled_softmax = 0.");
+  }
+  for (const auto& [clashes, key] :
+       {std::pair(asked.optimizer.label_smoothing > 0, "optimizer.label_smoothing"),
+        std::pair(request.deck.Differs("run.canonical"), "run.canonical")}) {
+    if (!clashes) continue;
+    throw request.deck.Complain(kSampled, fmt::format("does not go together with {}", key),
+                                fmt::format("Leave out {}, or use {} = 0.", key, kSampled));
+  }
+}
+
 using Sizes = std::pair<std::int64_t, std::int64_t>;
 
 // Coordinates along one axis whose ranks hold slices of the same sizes.
@@ -276,6 +293,7 @@ TrainingOptions MakeTrainingOptions(const Request& request, EvaluationPlan& layo
   const bool on_gpu = request.machine.stream.OnGpu();
   const comm::GridShape& grid = layout.grid;
   CheckGroups(request);
+  CheckSampledSoftmax(request);
   const std::optional<PairFacts>& pairs = request.tokens.pairs;
   data::Sampler::Options samples{.tokens = request.tokens.train,
                                  .length = asked.data.sequence_length,

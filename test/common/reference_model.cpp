@@ -46,7 +46,7 @@ class Reference {
     const Array normed = PreNorm() ? NormOf("norm", x) : x;
     const Array& head = weights_.at(HeadName());
     const Array logits = Multiply(normed, Transpose(head));
-    const LossResult loss = CrossEntropy(logits, batch_.targets, label_smoothing);
+    const LossResult loss = CrossEntropy(Sampled(logits), batch_.targets, label_smoothing);
 
     Accumulate(HeadName(), Multiply(Transpose(loss.gradient), normed));
     Array gradient = Multiply(loss.gradient, head);
@@ -66,6 +66,37 @@ class Reference {
   }
 
  private:
+  // What a sampled softmax makes of the logits: ln(1 / probability) is added to those of the words
+  // that the step looks at, and other words are gone; a row's target stays as it is.
+  Array Sampled(const Array& logits) const {
+    constexpr double kGone = -1e4;
+    if (!training_ || options_.sampled_softmax == 0) return logits;
+    const std::int64_t frequent = options_.sampled_softmax / 2;
+    const std::int64_t strata = options_.sampled_softmax - frequent;
+    const std::int64_t others = logits.columns - frequent;
+    std::vector<double> added(static_cast<std::size_t>(logits.columns), kGone);
+    std::fill_n(added.begin(), frequent, 0.0);
+    std::int64_t begin = frequent;
+    for (std::int64_t i = 0; i < strata; ++i) {
+      const std::int64_t size = others / strata + (i < others % strata ? 1 : 0);
+      const std::uint64_t bits =
+          Philox({static_cast<std::uint32_t>(i), 0, static_cast<std::uint32_t>(batch_.step), 0},
+                 {seed_, static_cast<std::uint32_t>(Purpose::kSampledSoftmax)})[0];
+      const std::int64_t drawn =
+          begin + static_cast<std::int64_t>(bits * static_cast<std::uint64_t>(size) >> 32);
+      added[static_cast<std::size_t>(drawn)] = std::log(static_cast<double>(size));
+      begin += size;
+    }
+    Array seen = logits;
+    for (std::int64_t row = 0; row < logits.rows; ++row) {
+      for (std::int64_t word = 0; word < logits.columns; ++word) {
+        if (word == batch_.targets[static_cast<std::size_t>(row)]) continue;
+        seen(row, word) += added[static_cast<std::size_t>(word)];
+      }
+    }
+    return seen;
+  }
+
   bool PreNorm() const { return options_.norm_position == model::NormPosition::kPre; }
   std::string HeadName() const {
     return options_.tie_embeddings ? "embedding.token.weight" : "head.weight";
@@ -408,6 +439,7 @@ data::Entry RandomBatch(std::int64_t vocabulary, std::int64_t sequences, std::in
     batch.ordinals.push_back(b + 1 < sequences ? ordinal : ordinal + (std::uint64_t{3} << 32));
   }
   batch.valid = tokens - masked;
+  batch.step = 7;
   return batch;
 }
 

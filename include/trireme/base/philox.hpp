@@ -23,6 +23,7 @@ enum class Purpose : std::uint32_t {
   kNumerals = 10,         // the built-in pairs: pair, split, attempt
   kPairOrder = 11,        // order of pairs and batches: 0 for batches, n + 1 for class n
   kCrossDropout = 12,     // weights of cross-attention: head, query position, key position
+  kSampledSoftmax = 13,   // words that a step's loss looks at: step, stratum
 };
 
 using PhiloxCounter = std::array<std::uint32_t, 4>;

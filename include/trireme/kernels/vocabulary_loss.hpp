@@ -3,8 +3,10 @@
 // cached, so that the memory of the logits is written once and read once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
+#include "trireme/base/partition.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/kernels/kernel.hpp"
 #include "trireme/kernels/matrix.hpp"
@@ -55,6 +57,8 @@ struct VocabularyTile {
   std::int64_t vocabulary = 0;  // number of tokens of all slices together
   double smoothing = 0;
   bool gradient = false;  // whether VocabularyGradient will follow
+  // [slice], added to the logits of all tokens but a row's target; null: nothing. Only on the CPU.
+  const float* offsets = nullptr;
   // Number of zero rows that follow those of weight, and of dweight, in memory: products may
   // include them, and leave them zero.
   std::int64_t spare = 0;
@@ -98,5 +102,36 @@ extern const Kernel<void(const VocabularyTile& tile, const Matrix& scratch,
                          const double* statistics, int parts, const Matrix& dx,
                          const Matrix& dweight)>
     VocabularyGradient;
+
+// The words of a sampled softmax (Jean et al. 2015, arXiv:1412.2007): the sum of exponentials over
+// the vocabulary is estimated by a sum over some words, each times exp(offset) except a row's own
+// target. The first `count / 2` tokens of the vocabulary are always among them; the other tokens
+// are cut into strata of nearly equal size, of which each gives one word, drawn for the step and
+// weighted by the stratum's size.
+struct WordDraw {
+  std::int64_t count = 0;       // words over all slices, without those that are only targets
+  std::int64_t vocabulary = 0;  // tokens of all slices
+  Part slice = {};              // tokens of this rank; not empty
+  std::uint32_t seed = 0;
+  std::int64_t step = 0;
+};
+struct SampledWords {
+  std::int64_t most = 0;            // room for so many words
+  std::int32_t* places = nullptr;   // [slice]: place of a token among the words, or -1
+  std::int32_t* words = nullptr;    // [most]: rows of the slice, ascending
+  float* offsets = nullptr;         // [most]: so low for words that are only targets that no other
+                                    // row counts them
+  std::int32_t* targets = nullptr;  // [tokens]: places of the targets, for VocabularyTile
+};
+// Most words of a slice for `tokens` targets.
+inline std::int64_t MostWords(const WordDraw& draw, std::int64_t tokens) {
+  return std::min(draw.slice.Size(), 1 + draw.count + tokens);
+}
+// Fills in the words of the slice: the drawn ones, the targets, and the slice's first token, so
+// that there is one. Returns their number. targets: [tokens], global ids; < 0: masked. Only on
+// CPUs.
+extern const Kernel<std::int64_t(const WordDraw& draw, const std::int32_t* targets,
+                                 std::int64_t tokens, const SampledWords& words)>
+    SampleWords;
 
 }  // namespace trireme::kernels

@@ -47,6 +47,8 @@ class HeadLayer {
   std::int64_t TileTokens(const Pass& pass) const;  // tokens per tile
   // Allocates the workspace's tile: logits and scratch of kernels. gradient: Loss will compute dx.
   Matrix AllocateTile(const Pass& pass, device::Arena& arena, bool gradient) const;
+  // With model.sampled_softmax: allocates what Loss needs for it in training.
+  void AllocateSample(const Pass& pass, device::Arena& arena, Workspace& workspace) const;
   // Queues the computation of the targets' losses, nats, to pass.losses: one per token, 0 if
   // masked, the same on every tensor rank. x, dx: [tokens, dim]. dx is overwritten (partial sums),
   // and the weight's gradient accumulated; if dx is Empty(), no gradient is computed.
@@ -75,13 +77,16 @@ class HeadLayer {
                 bool gradient, double* losses) const;
   void CanonicalTile(const Pass& pass, const Matrix& x, std::int64_t first_row, double smoothing,
                      double* losses, const Matrix& dx) const;
-  void FusedTile(const Pass& pass, const Matrix& x, std::int64_t first_row, double smoothing,
-                 double* losses, const Matrix& dx) const;
+  // tile: weight and targets are set. dweight: [slice, dim], added to.
+  void FusedTile(const Pass& pass, kernels::VocabularyTile tile, double* losses, const Matrix& dx,
+                 const Matrix& dweight) const;
+  kernels::WordDraw Draw(const Pass& pass) const;
   void GatherStatistics(const Pass& pass, std::int64_t count) const;
   std::int64_t vocabulary_, dim_;
-  Part slice_;          // of this rank
-  std::int64_t spare_;  // rows of zeros after the slice
-  ParameterId weight_;  // [vocabulary, dim]; the embedding's if tied
+  std::int64_t sampled_;  // model.sampled_softmax
+  Part slice_;            // of this rank
+  std::int64_t spare_;    // rows of zeros after the slice
+  ParameterId weight_;    // [vocabulary, dim]; the embedding's if tied
 };
 
 }  // namespace trireme::model

@@ -67,6 +67,8 @@ struct Options {
   Init init = Init::kNormal;
   double init_deviation = 0.02;  // standard deviation of kNormal and kGpt2
   Recompute recompute = Recompute::kNone;
+  // Words over which the training loss takes its softmax (SampledWords); 0: the whole vocabulary.
+  std::int64_t sampled_softmax = 0;
 
   bool Translates() const { return kind == Kind::kEncoderDecoder; }
   int Streams() const { return Translates() ? 2 : 1; }  // residual streams, one per stack of blocks

@@ -20,6 +20,7 @@
 #include "trireme/kernels/linear.hpp"
 #include "trireme/kernels/matrix.hpp"
 #include "trireme/kernels/registry.hpp"
+#include "trireme/kernels/vocabulary_loss.hpp"
 #include "trireme/model/plan.hpp"
 #include "trireme/model/staged_batches.hpp"
 #include "trireme/parallel/ring_attention.hpp"
@@ -39,6 +40,9 @@ struct Workspace {
   kernels::Matrix losses;      // fp64 [1, tile rows]
   kernels::Matrix slices;      // canonical: [levels rows, dim], partial sums over slices
   kernels::Matrix norm_parts;  // canonical: [slices, 2 dim], norms' gradients, one row per slice
+  // With model.sampled_softmax: [most words, dim], rows of the head's weight and their gradient.
+  kernels::Matrix sampled_weight, sampled_gradient;
+  kernels::SampledWords sampled_words;
 };
 
 // How a pass uses a cache of keys and values (KeyValueCache).

@@ -17,6 +17,7 @@
 #include "backends.hpp"
 #include "rows.hpp"
 #include "trireme/base/partition.hpp"
+#include "trireme/base/philox.hpp"
 #include "trireme/kernels/linear.hpp"
 
 namespace trireme::kernels {
@@ -271,6 +272,12 @@ TRIREME_CLONES Largest<float> LargestAndSum(const float* x, std::int64_t n) {
   return LargestAndSum<float>(x, n);
 }
 
+template <typename T>
+void AddOffsets(T* logits, const float* offsets, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) logits[i] += static_cast<T>(offsets[i]);
+}
+
 // The work of one call, for each part of the slice.
 template <typename T>
 class Work {
@@ -333,6 +340,13 @@ void Work<T>::ForwardRow(std::int64_t row, const Part& columns, bool first, T* l
     Store({}, statistics);
     return;
   }
+  const std::int64_t target = TargetIn(columns, row);
+  T* const picked = target < 0 ? nullptr : logits + (target - columns.begin);
+  if (tile_.offsets != nullptr) {
+    const T own = picked == nullptr ? T(0) : *picked;
+    AddOffsets(logits, tile_.offsets + columns.begin, n);
+    if (picked != nullptr) *picked = own;
+  }
   const Largest<T> largest = LargestAndSum(logits, n);
   Statistics s{static_cast<double>(largest.top), 0, 0, 0};
   if (!first) {
@@ -345,8 +359,6 @@ void Work<T>::ForwardRow(std::int64_t row, const Part& columns, bool first, T* l
     }
   }
   s.total += largest.sum;
-  const std::int64_t target = TargetIn(columns, row);
-  T* const picked = target < 0 ? nullptr : logits + (target - columns.begin);
   if (picked != nullptr) {
     s.picked = static_cast<double>(*picked);
     // In fp64, so that the other tokens still count when the target is nearly certain.
@@ -519,6 +531,48 @@ void cpu::VocabularyGradient(const device::Stream& stream, const VocabularyTile&
     }
     rescue.Rethrow();
   });
+}
+
+std::int64_t cpu::SampleWords(const device::Stream&, const WordDraw& draw,
+                              const std::int32_t* targets, std::int64_t tokens,
+                              const SampledWords& words) {
+  constexpr float kOnlyAsTarget = -1e4F;
+  constexpr std::int32_t kElsewhere = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t always = draw.count / 2, first = draw.slice.begin, size = draw.slice.Size();
+  // Until all words are known, `places` holds the sizes of their strata; 0: only a target.
+  std::fill_n(words.places, size, -1);
+  const auto mark = [&](std::int64_t token, std::int64_t stratum_size) {
+    if (token < first || token >= first + size) return;
+    words.places[token - first] = static_cast<std::int32_t>(stratum_size);
+  };
+  mark(first, 0);
+  for (std::int64_t t = 0; t < tokens; ++t) mark(targets[t], 0);
+  for (std::int64_t token = first; token < std::min(always, first + size); ++token) mark(token, 1);
+  const auto step = static_cast<std::uint64_t>(draw.step);
+  const int strata = static_cast<int>(draw.count - always);
+  for (int stratum = 0; stratum < strata; ++stratum) {
+    const Part part = PartOf(draw.vocabulary - always, stratum, strata);
+    const PhiloxCounter bits =
+        Philox({static_cast<std::uint32_t>(stratum), 0, static_cast<std::uint32_t>(step),
+                static_cast<std::uint32_t>(step >> 32)},
+               MakeKey(draw.seed, Purpose::kSampledSoftmax));
+    const auto range = static_cast<std::uint64_t>(part.Size());
+    mark(always + part.begin + static_cast<std::int64_t>(bits[0] * range >> 32), part.Size());
+  }
+  std::int64_t count = 0;
+  for (std::int64_t at = 0; at < size; ++at) {
+    const std::int32_t stratum_size = words.places[at];
+    if (stratum_size < 0) continue;
+    words.words[count] = static_cast<std::int32_t>(at);
+    words.offsets[count] =
+        stratum_size == 0 ? kOnlyAsTarget : std::log(static_cast<float>(stratum_size));
+    words.places[at] = static_cast<std::int32_t>(count++);
+  }
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const std::int64_t at = targets[t] - first;
+    words.targets[t] = targets[t] < 0 ? -1 : at < 0 || at >= size ? kElsewhere : words.places[at];
+  }
+  return count;
 }
 
 }  // namespace trireme::kernels

@@ -292,6 +292,7 @@ constexpr std::int64_t kAnyLayoutDeckSteps = 5;
 struct AnyLayoutArchitecture {
   const char* name;
   const char* keys;
+  double label_smoothing = 0.05;
 };
 constexpr std::array kAnyLayoutArchitectures = {
     AnyLayoutArchitecture{"gpt", "heads=4\nkv_heads=2\nhead_dim=3\ndim=12\nlayers=5\nffn=17\n"},
@@ -305,15 +306,19 @@ constexpr std::array kAnyLayoutArchitectures = {
         "activation=swiglu\nposition=rope\nrope_theta=500000\nbias=no\n"},
     AnyLayoutArchitecture{"untied",
                           "heads=5\nkv_heads=5\nhead_dim=3\ndim=15\nlayers=3\nffn=11\n"
-                          "tie_embeddings=no\nnorm_position=post\nactivation=gelu\n"}};
+                          "tie_embeddings=no\nnorm_position=post\nactivation=gelu\n"},
+    AnyLayoutArchitecture{"sampled",
+                          "heads=4\nkv_heads=2\nhead_dim=3\ndim=12\nlayers=5\nffn=17\n"
+                          "sampled_softmax=31\n",
+                          0}};
 
 std::string AnyLayoutDeckOf(const AnyLayoutArchitecture& architecture, const std::string& layout) {
   return fmt::format(
       "[run]\nseed=11\n[data]\nsequence_length=7\nbatch=10\n[model]\n{}max_positions=7\n"
       "dropout=0.1\nattention_dropout=0.1\nffn_dropout=0.1\ninit_deviation=0.2\n"
-      "[optimizer]\nlearning_rate=1e-2\nclip_norm=0.5\nlabel_smoothing=0.05\n"
+      "[optimizer]\nlearning_rate=1e-2\nclip_norm=0.5\nlabel_smoothing={}\n"
       "[schedule]\nsteps=20\nwarmup_steps=3\n[grid]\nbucket_mib=0.001\n{}",
-      architecture.keys, layout);
+      architecture.keys, architecture.label_smoothing, layout);
 }
 
 class AnyLayout : public LayoutTest {

@@ -623,5 +623,85 @@ TEST(VocabularyScratchTest, GrowsWithTheVocabularyForTheGradientAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Kernel, VocabularyLossTest, testing::ValuesIn(AllSettings()), NameOf);
 
+// The words of a sampled softmax.
+
+struct Words {
+  std::vector<std::int32_t> tokens, targets;  // global ids; places of the targets
+  std::vector<float> offsets;
+};
+
+Words Draw(const kernels::WordDraw& draw, const std::vector<std::int32_t>& targets) {
+  const auto tokens = std::ssize(targets);
+  const std::int64_t most = kernels::MostWords(draw, tokens);
+  std::vector<std::int32_t> places(static_cast<std::size_t>(draw.slice.Size()));
+  Words words{std::vector<std::int32_t>(static_cast<std::size_t>(most)),
+              std::vector<std::int32_t>(targets.size()),
+              std::vector<float>(static_cast<std::size_t>(most))};
+  const std::int64_t count = kernels::SampleWords({}, draw, targets.data(), tokens,
+                                                  {.most = most,
+                                                   .places = places.data(),
+                                                   .words = words.tokens.data(),
+                                                   .offsets = words.offsets.data(),
+                                                   .targets = words.targets.data()});
+  EXPECT_LE(count, most);
+  words.tokens.resize(static_cast<std::size_t>(count));
+  words.offsets.resize(static_cast<std::size_t>(count));
+  for (std::int32_t& token : words.tokens) token += static_cast<std::int32_t>(draw.slice.begin);
+  return words;
+}
+
+constexpr float kCounts = -100;  // words with lower offsets are there only as targets
+
+TEST(SampledWordsTest, EachWordComesAsOftenAsItsWeightSays) {
+  constexpr std::int64_t kTokens = 53, kAlways = 5, kSteps = 20000;
+  kernels::WordDraw draw{.count = 11, .vocabulary = kTokens, .slice = {0, kTokens}, .seed = 3};
+  std::vector<double> weights(kTokens);  // their mean over steps is 1 for each word
+  for (draw.step = 0; draw.step < kSteps; ++draw.step) {
+    const Words words = Draw(draw, {});
+    for (std::size_t i = 0; i < words.tokens.size(); ++i) {
+      const auto token = static_cast<std::size_t>(words.tokens[i]);
+      if (words.offsets[i] < kCounts) continue;
+      if (token < kAlways) EXPECT_EQ(words.offsets[i], 0);
+      weights[token] += std::exp(words.offsets[i]) / kSteps;
+    }
+  }
+  // Five standard deviations of the mean of draws with probability 1/8.
+  for (const double weight : weights) EXPECT_NEAR(weight, 1, 5 * std::sqrt(7.0 / kSteps));
+}
+
+TEST(SampledWordsTest, SlicesShareTheWordsOfTheWhole) {
+  const std::vector<std::int32_t> targets = {100, -1, 40, 0, 7, 40, 99, 63};
+  kernels::WordDraw draw{.count = 20, .vocabulary = 101, .slice = {0, 101}, .seed = 3, .step = 9};
+  const Words whole = Draw(draw, targets);
+  for (int parts = 1; parts <= 8; ++parts) {
+    std::vector<std::pair<std::int32_t, float>> drawn, wanted;
+    std::vector<int> owners(targets.size());
+    for (int part = 0; part < parts; ++part) {
+      draw.slice = PartOf(101, part, parts);
+      const Words words = Draw(draw, targets);
+      EXPECT_TRUE(std::ranges::is_sorted(words.tokens));
+      for (std::size_t i = 0; i < words.tokens.size(); ++i) {
+        if (words.offsets[i] > kCounts) drawn.emplace_back(words.tokens[i], words.offsets[i]);
+      }
+      for (std::size_t t = 0; t < targets.size(); ++t) {
+        const bool mine = targets[t] >= draw.slice.begin && targets[t] < draw.slice.end;
+        owners[t] += mine ? 1 : 0;
+        if (mine) {
+          EXPECT_EQ(words.tokens[static_cast<std::size_t>(words.targets[t])], targets[t]);
+        } else if (targets[t] < 0) {
+          EXPECT_LT(words.targets[t], 0);
+        } else {
+          EXPECT_GE(words.targets[t], std::ssize(words.tokens)) << "a token of another slice";
+        }
+      }
+    }
+    for (std::size_t i = 0; i < whole.tokens.size(); ++i) {
+      if (whole.offsets[i] > kCounts) wanted.emplace_back(whole.tokens[i], whole.offsets[i]);
+    }
+    EXPECT_EQ(drawn, wanted) << parts << " parts";
+    EXPECT_EQ(owners, (std::vector<int>{1, 0, 1, 1, 1, 1, 1, 1}));
+  }
+}
+
 }  // namespace
 }  // namespace trireme::test

@@ -144,6 +144,13 @@ inline std::vector<Configuration> AllConfigurations() {
     o.rope_factor = 8;
     o.rope_original_positions = 40;
   }));
+  table.push_back(
+      MakeConfiguration("SampledSoftmax", 0, [](Options& o) { o.sampled_softmax = 9; }));
+  table.push_back(MakeConfiguration("SampledSoftmaxOfAnUntiedHead", 0, [](Options& o) {
+    o.sampled_softmax = 4;
+    o.dropout = 0.2;
+    o.tie_embeddings = false;
+  }));
   table.push_back(MakeConfiguration("OneLayerOneHead", 0, [](Options& o) {
     o.layers = o.heads = o.kv_heads = 1;
     o.head_dim = 5;
