@@ -54,11 +54,11 @@ class Checks:
         print(f"FAILED: {what}: {str(found)[:300]}, expected {str(expected)[:300]}")
 
 
-def change_difference(golden, ours):
+def change_difference(golden, changes, ours):
     """Largest difference of a trained weight's norm or of a sketch of its change, over its norm."""
     config, shapes = golden["config"], golden["shapes"]
     before, worst = models.in_our_names(config, models.weights(shapes)), 0.0
-    for name, (norm, *change) in golden["changes"].items():
+    for name, (norm, *change) in changes.items():
         found = [float(np.linalg.norm(ours[name])), *models.sketch(name, before[name], ours[name])]
         worst = max(worst, *(abs(a - b) / norm for a, b in zip([norm, *change], found)))
     return worst
@@ -75,13 +75,14 @@ def check_imported(checks, name, golden, run):
             checks.within(f"{name}: {tensor}", np.abs(expected[tensor] - found[tensor]).max(), 0)
 
 
-def check_training(checks, what, golden, run):
+def check_training(checks, what, golden, expected, run):
+    """expected: the golden's numbers of this training."""
     found = runs.trained(run)
-    checks.within(f"{what}: losses of {models.STEPS} steps", runs.relative(golden["losses"], found["losses"]), EXACT)
-    checks.within(f"{what}: gradient norms", runs.relative(golden["norms"], found["norms"]), EXACT)
+    checks.within(f"{what}: losses of {models.STEPS} steps", runs.relative(expected["losses"], found["losses"]), EXACT)
+    checks.within(f"{what}: gradient norms", runs.relative(expected["norms"], found["norms"]), EXACT)
     for key in ("valid_after", "test_after"):
-        checks.within(f"{what}: {key}", runs.relative([golden[key]], [found[key]]), EXACT)
-    checks.within(f"{what}: weights", change_difference(golden, runs.final_weights(run)), EXACT)
+        checks.within(f"{what}: {key}", runs.relative([expected[key]], [found[key]]), EXACT)
+    checks.within(f"{what}: weights", change_difference(golden, expected["changes"], runs.final_weights(run)), EXACT)
 
 
 def goldens(kind):
@@ -123,11 +124,14 @@ def check(trireme, checks, folder, name):
     trireme("-r", run, "job.task=export", f"hf.path={folder / 'exported'}")
     check_export(checks, name, source, folder / "exported")
 
-    for ranks, grid in ((1, []), (8, runs.CUBE)):
-        copy = folder / f"run_{ranks}"
-        shutil.copytree(run, copy, symlinks=True)
-        trireme("-r", copy, *grid, ranks=ranks)
-        check_training(checks, f"{name} on {ranks} rank{'s' * (ranks > 1)}", golden, copy)
+    for optimizer, expected in (("adamw", golden), ("muon", golden.get("muon"))):
+        for ranks, grid in ((1, []), (8, runs.CUBE)):
+            if expected is None:
+                continue
+            copy = folder / f"{optimizer}_{ranks}"
+            shutil.copytree(run, copy, symlinks=True)
+            trireme("-r", copy, f"optimizer.kind={optimizer}", *grid, ranks=ranks)
+            check_training(checks, f"{name} by {optimizer} on {ranks} rank{'s' * (ranks > 1)}", golden, expected, copy)
 
 
 def run_cases(cases, check_case, summary):

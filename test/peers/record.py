@@ -50,14 +50,18 @@ def configs():
     }
 
 
+# Those that are trained by Muon, too: their attention and feed-forward matrices are tensors of their own, as Trireme's.
+MUON = ("llama", "mistral")
+
+
 class InDouble(TorchFunctionMode):
-    """Answers each request for fp32 with fp64."""
+    """Answers each request for fp32 or bf16 with fp64."""
 
     def __torch_function__(self, function, types, arguments=(), named=None):
         def wider(value):
             return torch.float64 if value is torch.float32 else value
 
-        if function is torch.Tensor.float:
+        if function in (torch.Tensor.float, torch.Tensor.bfloat16):
             return arguments[0].double()
         return function(*map(wider, arguments), **{key: wider(value) for key, value in (named or {}).items()})
 
@@ -85,23 +89,29 @@ def mean_loss(model, windows):
     return sum(token_losses(model, window).sum() for window in windows) / sum(len(window[1]) for window in windows)
 
 
-def train(model, step_losses):
-    """Losses and gradient norms of all steps, each a function that computes its loss; the model is changed."""
+def train(model, step_losses, muon=False):
+    """Losses and gradient norms of all steps, each a function that computes its loss; the model is changed. muon:
+    torch.optim.Muon updates the matrices of the blocks, AdamW the rest."""
     own = {name: p for name, p in model.named_parameters()}
+    hidden = {name for name, p in own.items() if muon and p.ndim > 1 and ".layers." in name}
     rates = models.OPTIMIZER
-    groups = [{"params": [p for p in own.values() if (p.ndim > 1) == matrices],
+    groups = [{"params": [p for name, p in own.items() if (p.ndim > 1) == matrices and name not in hidden],
                "weight_decay": rates["weight_decay"] if matrices else 0} for matrices in (True, False)]
-    optimizer = torch.optim.AdamW(groups, lr=rates["learning_rate"], betas=(rates["beta1"], rates["beta2"]),
-                                  eps=rates["epsilon"])
+    optimizers = [torch.optim.AdamW(groups, lr=rates["learning_rate"], betas=(rates["beta1"], rates["beta2"]),
+                                    eps=rates["epsilon"])]
+    if muon:
+        optimizers.append(torch.optim.Muon([own[name] for name in sorted(hidden)], lr=rates["learning_rate"], momentum=0.95,
+                                           weight_decay=rates["weight_decay"], adjust_lr_fn="match_rms_adamw"))
     losses, norms = [], []
     for step_loss in step_losses:
-        optimizer.zero_grad()
+        model.zero_grad()
         loss = step_loss()
         loss.backward()
         norm = torch.sqrt(sum((p.grad.double()**2).sum() for p in own.values())).item()
         for p in own.values():
             p.grad *= min(1.0, rates["clip_norm"] / norm)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         losses.append(loss.item())
         norms.append(norm)
     return losses, norms
@@ -134,9 +144,21 @@ def measure(config):
     found["losses"], found["norms"] = train(
         model, [lambda batch=batch: mean_loss(model, batch) for batch in models.batches()])
     found["valid_after"], found["test_after"] = evaluate(model, "valid"), evaluate(model, "test")
-    state = model.state_dict()
-    found["final"] = {name: state[name].double().numpy().copy() for name in shapes}
+    found["final"] = values_of(model, shapes)
     return found
+
+
+def values_of(model, shapes):
+    state = model.state_dict()
+    return {name: state[name].double().numpy().copy() for name in shapes}
+
+
+def measure_muon(config):
+    """The part of `measure` that depends on the optimizer."""
+    model, shapes = build(config)
+    losses, norms = train(model, [lambda batch=batch: mean_loss(model, batch) for batch in models.batches()], muon=True)
+    return {"losses": losses, "norms": norms, "valid_after": evaluate(model, "valid"), "test_after": evaluate(model, "test"),
+            "final": values_of(model, shapes)}
 
 
 def difference(a, b):
@@ -156,16 +178,24 @@ def sketches(shapes, config, final):
     return {name: [float(np.linalg.norm(after[name])), *models.sketch(name, before[name], after[name])] for name in after}
 
 
+def in_double(measured, config, key):
+    """What `measured` finds in fp64; under `key` how much it differs with the lower precisions inside the libraries."""
+    raw = measured(config)
+    with InDouble():
+        found = measured(config)
+    final = found.pop("final")
+    found[key] = {"losses": difference(found["losses"], raw["losses"]),
+                  "norms": difference(found["norms"], raw["norms"]),
+                  "weights": max(change_of(n, final, raw["final"]) for n in final)}
+    found["changes"] = sketches({n: list(values.shape) for n, values in final.items()}, config.to_dict(), final)
+    return found
+
+
 def golden(name, config):
     torch.set_default_dtype(torch.float64)
-    raw = measure(config)
-    with InDouble():
-        found = measure(config)
-    final = found.pop("final")
-    found["fp32_inside"] = {"losses": difference(found["losses"], raw["losses"]),
-                            "norms": difference(found["norms"], raw["norms"]),
-                            "weights": max(change_of(n, final, raw["final"]) for n in final)}
-    found["changes"] = sketches(found["shapes"], config.to_dict(), final)
+    found = in_double(measure, config, "fp32_inside")
+    if name in MUON:
+        found["muon"] = in_double(measure_muon, config, "bf16_inside")
     torch.set_default_dtype(torch.float32)
     model, _ = build(config, dtype=torch.float32)
     config_json, generation_json = written(model)
