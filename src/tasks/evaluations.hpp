@@ -26,7 +26,7 @@ class Evaluations {
   void Expect(const train::StepResult& result) const;
   // Collective. Validates if that is due after this step; on a stop, leaves it to the next session.
   void ValidateIfDue();
-  // Collective. Tests at the end of a run if the deck wants that. False if a signal ended it.
+  // Collective. Evaluates the test split if the deck wants that. False if a signal ended it.
   bool Test();
   // Collective. Prints a text written by the trained model, if the deck wants one.
   void PrintSample();

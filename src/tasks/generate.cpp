@@ -134,7 +134,7 @@ class InputLines {
   std::string waiting_;
 };
 
-// Collective. The next line of rank 0's input, on all ranks; nullopt at its end.
+// Collective. The next line of rank 0's input, on all ranks; nullopt at its end or after a signal.
 std::optional<std::string> NextLine(const app::Ranks& ranks, InputLines& lines) {
   const comm::Communicator& world = ranks.World();
   std::string sent;  // empty: end of the input

@@ -130,7 +130,7 @@ class Generator : public Writer {
   struct Setup {
     model::ParallelModel& model;
     const data::TokenFile& tokens;
-    std::int64_t slots = 1;         // per data rank; with a cache, the number of its slots
+    std::int64_t slots = 1;         // per data rank; with a cache, as many as the cache has
     std::function<bool()> stopped;  // whether this rank was asked to stop
   };
   explicit Generator(Setup setup);

@@ -34,8 +34,8 @@ struct PeakMemory {
   std::int64_t Total() const { return program + buffers + tensor + texts; }
 };
 
-// Collective. The largest value of each term over all ranks. copied: folder whose other files are
-// copied; on rank 0, empty: none.
+// Collective. The largest value of each term over all ranks. copied, on rank 0: folder whose files
+// beside the weights are copied; empty: none.
 PeakMemory PeakOf(const comm::Communicator& world, std::int64_t program,
                   const hf::PassingMemory& passing, const std::string& copied) {
   std::int64_t texts = 0;

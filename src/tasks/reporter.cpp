@@ -132,8 +132,8 @@ void Reporter::SayChanges(const app::RunRecord& record, const nlohmann::json& ru
   SayOtherData(record, run);
 }
 
-// Warns if batches or windows differ from the run's. Pairs follow from a few settings and the step;
-// changed windows go on at the same fraction of the epoch.
+// Warns if windows, or batches of pairs, differ from the run's. Other windows go on at the same
+// fraction of the epoch, other batches at the same step of it.
 void Reporter::SayOtherData(const app::RunRecord& record, const nlohmann::json& run) {
   const bool pairs = loop_.data.Pairs() != nullptr;
   const data::Sampler::Options& now = loop_.plan.training.options.samples;

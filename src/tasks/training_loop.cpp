@@ -96,7 +96,8 @@ class TrainingLoop {
 
   const std::string& Folder() const { return session_->Folder(); }  // the run folder
 
-  // Collective. Tests a finished run and prints a sample text; then prints the summary.
+  // Collective. If the run is finished, evaluates the test split and prints a sample text. Then
+  // prints the summary.
   ExitCode Finalize() {
     report::Summary summary = reporter_.SummarySoFar();
     const bool ended = progress_.Finished() && !progress_.validation_due && evaluations_->Test();

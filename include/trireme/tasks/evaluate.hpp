@@ -158,7 +158,7 @@ using ChooseRows =
     FunctionRef<void(const std::vector<double>& logits, std::size_t first, std::size_t rows)>;
 // Collective over a replica; over the model's grid if values are sharded. Runs the passes, as many
 // at once as the model takes; calls `choose` in the order of rows on the replica's choosing rank.
-// passes: the largest number of any rank; others add empty passes if a rank waits for them.
+// passes: the most of any rank; if values are sharded, ranks with fewer passes add empty ones.
 void RunPasses(model::ParallelModel& model, std::int64_t passes, TurnPasses& turn,
                ChooseRows choose);
 
@@ -280,7 +280,7 @@ class KneserNey {
   // bytes per target while sorting and 4 afterwards.
   KneserNey(TargetStream train, std::int64_t vocabulary);
 
-  // -ln p of each target of `stream`, nats. Takes 124 bytes per target and a pass over training.
+  // -ln p of each target of `stream`, in nats. Takes 132 bytes per target, and a pass over `train`.
   std::vector<double> Losses(const TargetStream& stream) const;
 
   // Discounts of n-grams counted once, twice, and more often. order: 1 to kOrder.

@@ -266,7 +266,7 @@ void CheckStart(const app::Request& request, const comm::Communicator& world) {
   refuse_one_with("deck.in");
 }
 
-// Collective. Checks memory and transfers of every point.
+// Collective. Checks that every point has the memory, and transfers that MPI can count.
 void CheckPoints(const app::Job& job, const Study& study) {
   const comm::Communicator& world = job.ranks.World();
   for (const Point& point : study.points) {

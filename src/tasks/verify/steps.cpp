@@ -443,7 +443,7 @@ class Verifier {
 
 constexpr std::int64_t kMostHeads = 16;
 constexpr std::int64_t kHeadDim = 4;    // if the deck's dimension is even; if it is odd, 5
-constexpr std::int64_t kFewLayers = 3;  // limit for one stage; with three, layers reuse buffers
+constexpr std::int64_t kFewLayers = 3;  // most layers of one stage; three make layers reuse buffers
 constexpr int kPrefetch = 1;
 constexpr std::int64_t kLength = 10;  // tokens
 constexpr std::int64_t kRowsATensorRank = 2;
@@ -461,8 +461,7 @@ constexpr double kLeastEpsilon = 1e-6;
 constexpr double kLeastBeta2 =
     0.9;  // with less, one small gradient makes an update of many times the learning rate
 
-// Smallest number >= `least` with value's remainder modulo `modulus`; `value` if that is <=
-// `least`.
+// Smallest number >= `least` with value's remainder modulo `modulus`; `value` if that is smaller.
 std::int64_t Reduce(std::int64_t value, std::int64_t least, std::int64_t modulus) {
   return value <= least ? value : least + (value - least) % modulus;
 }
