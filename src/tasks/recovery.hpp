@@ -117,7 +117,7 @@ class Recovery {
   const Returning returning_;
   Safeguards safeguards_;
   train::ReplicaCheck replicas_;
-  std::int64_t compared_at_ = -1;  // step of the last comparison of all replicas
+  std::int64_t compared_at_ = -1;  // step of the last comparison of the whole state
   std::int64_t comparisons_ = 0;   // comparisons in this session
   double comparison_seconds_ = 0;  // total time of these
   std::set<int> corrupted_;        // ranks whose copies have ever differed

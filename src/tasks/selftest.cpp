@@ -415,7 +415,7 @@ void Share(const comm::Communicator& world) {
   });
 }
 
-// Checks messages between all ranks, sums, broadcasts and the thread level.
+// Checks messages from rank to rank, sums, broadcasts and the thread level.
 std::string CheckMessages(const comm::Runtime& runtime) {
   const comm::Communicator& world = runtime.World();
   int level = MPI_THREAD_SINGLE;

@@ -1,4 +1,4 @@
-// EnergyUse; StepPrediction: a simulated step on the described machine, against the session's mean.
+// EnergyUse; StepPrediction: compares a simulated step with the mean of the steps that ran.
 #include "step_prediction.hpp"
 
 #include <fmt/format.h>

@@ -262,7 +262,7 @@ class TrainingLoop {
     }
   }
 
-  // Makes run.json without the date, the writing order and the record of steps that went wrong.
+  // Makes run.json without the date, the sequence number and the record of steps gone wrong.
   nlohmann::json RunJson() const {
     nlohmann::json run = DescribeRun(loop_.job.request, loop_.job.ranks, loop_.job.device,
                                      loop_.plan.training.model, loop_.state.Grid());

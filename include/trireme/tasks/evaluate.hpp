@@ -339,10 +339,9 @@ class Baselines {
   std::vector<KneserNey> n_gram_;  // one model, or none if left out
 };
 
-// Undoes WikiText's tokenisation, as for GPT-2 (Radford et al. 2019, section 3.1): a reversible
-// change of its word-level text into ordinary text.
-// Applies, to the whole text, the same rules in the same order as the function in Megatron-LM and
-// the Language Model Evaluation Harness.
+// Undoes WikiText's tokenisation, as was done for GPT-2 (Radford et al. 2019, section 3.1): turns
+// its word-level text into ordinary text. Applies, to the whole text, the same rules in the same
+// order as the function in Megatron-LM and the Language Model Evaluation Harness.
 std::string DetokeniseWikitext(std::string text);
 
 // Softmax of the logits of a vocabulary, in fp64.
@@ -353,8 +352,8 @@ struct Extremes {
 };
 Extremes ExtremesOf(std::span<const double> values);
 
-// Sets weights to exp((logits[i] - top) / temperature), with relative error below 3e-16; returns
-// their sum. top: at least the largest logit.
+// Sets weights to exp(x), x = (logits[i] - top) / temperature; returns their sum. exp has a
+// relative error below 3e-16 and is exp(-708) for x < -708. top: at least the largest logit.
 double Weigh(std::span<const double> logits, double top, double temperature,
              std::vector<double>& weights);
 

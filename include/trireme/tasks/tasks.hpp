@@ -1,4 +1,4 @@
-// All tasks of a job, the choice among them, and the plan that -v with grid.ranks prints.
+// RunTask runs the task that the deck names. Also the plan that -v with grid.ranks prints.
 #pragma once
 
 #include <cstdint>
