@@ -121,8 +121,8 @@ class Checkpoints {
 // Local checkpoints of a training run: when they are due, what is reported, and what they cost.
 class LocalCheckpoints {
  public:
-  // Collective. from: step of the local checkpoint that the session continues from. waited: as in
-  // Checkpoints.
+  // Collective. from: step of the local checkpoint that the session continues from; nullopt: none.
+  // waited: as in Checkpoints.
   LocalCheckpoints(LoopParts& loop, checkpoint::LocalRun run, std::optional<std::int64_t> from,
                    double& waited);
 

@@ -1,4 +1,4 @@
-// Runs the task that the deck names; the task tokenize.
+// Runs the task that the deck names. Also: the task tokenize, and which runs get a page.
 #include "trireme/tasks/tasks.hpp"
 
 #include <fmt/format.h>

@@ -21,9 +21,9 @@ namespace {
 // Tolerances of rule 4 in doc/reference/numerics.md.
 constexpr double kFp64 = 1e-11, kFp32 = 1e-5, kSameBits = 0;
 // Summing in another order changes the last bits of fp32. Where such a sum is then rounded to bf16,
-// it sometimes differs by a whole bf16 unit, 2^-8.
+// it sometimes differs by a whole bf16 unit: 2^-8 to 2^-7 of the number.
 constexpr double kBf16 = 1e-3;
-// The same for fp8, whose units are 2^-3 and 2^-2 of a number; its scales also depend on the
+// The same for fp8, whose units are up to 2^-3 and 2^-2 of a number; its scales also depend on the
 // largest value in a rank's slice.
 constexpr double kFp8 = 1e-2;
 
