@@ -126,8 +126,8 @@ bool SaysNo(const nlohmann::json& value) {
   return value.is_null() || value == false || value == 0 || empty;
 }
 
-// Throws InputError if a key of kRefused is in use. Returns the keys that are neither in kRefused
-// nor in kKept.
+// Throws InputError if a key of kRefused is in use. Returns the unread keys that are neither in
+// kRefused nor in kKept.
 std::vector<std::string> CheckOtherKeys(const ConfigKeys& config) {
   const auto lists = [](const char* words, const std::string& name) {
     return std::ranges::count(WordsIn(words), name) > 0;
