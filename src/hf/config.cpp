@@ -107,7 +107,7 @@ constexpr const char* kKept =
     "use_cache";
 
 // Keys that change the computation or the meaning of the weights, each list after its reason. They
-// are refused unless their values are null, false, 0 or empty.
+// are refused unless their values are null, false, 0, [] or {}.
 constexpr std::pair<const char*, const char*> kRefused[] = {
     {"there is no encoder", "add_cross_attention cross_attention_hidden_size is_encoder_decoder"},
     {"a factor that the model does not have",
@@ -382,7 +382,7 @@ namespace {
 
 using model::RopeScaling;
 
-// A key of [model], and whether the model has the one value of it that a family supports.
+// A key of [model], and whether a family of transformers supports the value that the model has.
 struct Need {
   const char* key;
   bool met;

@@ -120,7 +120,7 @@ struct ExportPlan {
   Listing listing;
   std::vector<std::string> headers;  // of the listing's files, in order
 };
-// The tensors of `source`, in the types that `options` asks for.
+// The tensors of `source` except buffers, in the types that `options` asks for.
 ExportPlan PlanLike(const Listing& source, Family family, const model::Options& model,
                     const Options& options);
 // The tensors and files that transformers would write for this model.
