@@ -132,8 +132,8 @@ struct MappedTensor {
   bool Whole() const { return transposed || halves; }  // one rank must handle it as a whole
 };
 
-// All tensors of a model, in the order of its parameters; a tied head is last. Names are those that
-// transformers writes.
+// All tensors of a model, in the order of its parameters (for kMarian, in that of its layers); the
+// head is last. Names are those that transformers writes.
 std::vector<MappedTensor> MapTensors(Family family, const model::Options& options);
 
 // Prefix that a file may leave out of all names but the head's: "transformer."; empty: none.

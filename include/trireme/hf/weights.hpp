@@ -50,7 +50,7 @@ Listing FromText(const std::string& text, const std::string& path);
 std::string IndexText(const Listing& listing);
 
 // Companions: the files beside the weights in a model folder (tokenizer, configuration, licence).
-// Also creates folders that appear complete or not at all.
+// And the creation of folders that appear complete or not at all.
 
 // kRunPart: name of the subfolder of a run folder that keeps an imported model's companions.
 // kListingFile: name of the list of imported tensors in that subfolder.
