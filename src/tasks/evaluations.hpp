@@ -19,7 +19,7 @@ class Evaluations {
               std::function<void(report::Record&)> place)
       : loop_(loop), validation_(validation), best_(best), place_(std::move(place)) {}
 
-  // Whether a validation follows the step that begins or the one after it.
+  // Whether validate_every_steps makes a validation follow the step that begins or the next one.
   bool IsNear() const;
   // Estimates a validation's time for the deadline until one is measured: the time of a step over
   // as many targets, which is longer because a step also runs backward.

@@ -272,7 +272,7 @@ void Reporter::Step(const train::StepResult& result, std::int64_t bad_steps,
   own_compute_ += result.own_compute;
   ++window_steps_;
   energy_->Count(result.tokens);
-  // The largest rank's peak takes a collective, so it is found only for records that are kept.
+  // Finding the rank with most memory takes collectives, so only records that are kept name it.
   if (step == 1 || step % loop_.job.request.monitor.every_steps == 0 || loop_.progress.Ends()) {
     FindMemory(record);
     FindSlowest(record);

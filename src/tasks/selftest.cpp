@@ -349,7 +349,7 @@ std::string CheckKernels(const comm::Runtime& runtime) {
                      bf16.empty() ? "" : ", bf16 (" + bf16 + ")");
 }
 
-// Checks of MPI: every kind of transfer that the program uses must deliver what was sent.
+// Checks of MPI: messages and the usual collectives must deliver what was sent.
 
 // Elements per message: short ones travel eagerly, long ones by rendezvous.
 constexpr int kShort = 10, kLong = 200'000;
@@ -520,7 +520,7 @@ Keys operator+(Keys left, const Keys& right) {
 std::vector<Keys> Layouts(int ranks) {
   constexpr int kMostData = 64;
   if (ranks == 1) return {{}};
-  const int most = ranks % 4 == 0 ? 4 : 2;  // largest size of an axis
+  const int most = ranks % 4 == 0 ? 4 : 2;  // ranks along an axis other than data
   const std::vector<std::pair<Keys, int>> all = {
       // Deck keys, and the number of ranks along all axes but data.
       {{fmt::format("grid.data={}", ranks)}, 1},

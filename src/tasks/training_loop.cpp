@@ -118,7 +118,7 @@ class TrainingLoop {
     return ExitCode::kDone;
   }
 
-  // -v: constructs everything, prints the banner with the memory plan, writes nothing.
+  // -v: loads the state, prints the banner with the memory plan, writes nothing.
   ExitCode Validate() {
     FindStart();
     session_->CheckFolder();

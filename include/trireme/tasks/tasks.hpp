@@ -40,7 +40,7 @@ struct GenerateOptions {
 
 void DeclareGenerate(deck::Schema& schema);  // [generate]
 
-GenerateOptions ReadGenerate(const deck::Deck& deck);  // throws InputError for a bad generate.stop
+GenerateOptions ReadGenerate(const deck::Deck& deck);  // throws InputError for bad values
 
 // Throws InputError with the deck's line for keys of the other kind of model (`translates`).
 void CheckGenerate(const GenerateOptions& options, const deck::Deck& deck);

@@ -15,7 +15,7 @@ namespace trireme::tasks {
 
 // The deck's set-up with all features but small sizes: fewer and narrower layers, fewer tokens,
 // windows, micro-batches and steps. Divided among ranks, each size leaves the remainder that the
-// deck's leaves. Weights and rates are raised so that every gradient matters, and clipping acts if
+// deck's leaves. Weights and rates are set so that every gradient matters, and clipping acts if
 // the deck clips.
 train::TrainingOptions Shrink(const train::TrainingOptions& deck, const comm::GridShape& grid);
 

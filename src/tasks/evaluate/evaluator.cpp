@@ -332,7 +332,7 @@ class Evaluator {
   // On ranks other than the root, these two hold nothing but tokens.
   Text text_;
   Questions questions_;
-  // Set on the root only.
+  // Used on the root only.
   std::optional<data::TextMeter> meter_;
   std::optional<Baselines> baselines_;
   Json results_;

@@ -28,7 +28,7 @@ namespace trireme::tasks {
 
 namespace {
 
-// `error` as an InputError that begins with the number of ranks.
+// `error` as an InputError that names scaling.ranks and the number of ranks.
 Error OnRanks(int ranks, const deck::Deck& deck, const Error& error) {
   const std::string where = deck.Where("scaling.ranks");
   return InputError(

@@ -30,7 +30,7 @@ constexpr double kFp8 = 1e-2;
 constexpr std::int64_t kSteps = 3;  // a full batch, a short batch, a batch of the next epoch
 constexpr std::int64_t kStop = 1;   // the resumed run stops after this step, within an epoch
 
-constexpr std::int64_t kWindowsAlone = 16;  // micro-batch of the run on one rank
+constexpr std::int64_t kWindowsAlone = 16;  // largest micro-batch of the run on one rank
 
 // Returns task(); on failure says which of the two runs could not go on.
 template <typename Task>
@@ -442,7 +442,7 @@ class Verifier {
 };
 
 constexpr std::int64_t kMostHeads = 16;
-constexpr std::int64_t kHeadDim = 4;    // if the deck's dimension is even; if it is odd, 5
+constexpr std::int64_t kHeadDim = 4;    // if the deck's head_dim is even; if it is odd, 5
 constexpr std::int64_t kFewLayers = 3;  // most layers of one stage; three make layers reuse buffers
 constexpr int kPrefetch = 1;
 constexpr std::int64_t kLength = 10;  // tokens
