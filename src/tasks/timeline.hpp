@@ -31,7 +31,7 @@ class TimelineFile;
 
 class Timeline {
  public:
-  // Collective if there is a window (monitor.trace_steps). Warns if none of its steps will run.
+  // Collective if there is a window (monitor.trace_steps). Says so if none of its steps will run.
   // `loop` must outlive it.
   explicit Timeline(LoopParts& loop);
   ~Timeline();

@@ -287,7 +287,7 @@ void CheckPoints(const app::Job& job, const Study& study) {
   }
 }
 
-// Runs the study through its points.
+// Measures all points in each round, and writes the results.
 class Runner {
  public:
   Runner(const app::Job& job, Study& study, const MakeStep& make_step)
