@@ -136,7 +136,7 @@ class ParallelFile {
 // The checks. All are collective. Each returns a detail for its printed line, and throws an
 // AgreedError if something does not work.
 
-// Checks that all ranks see `folder`. Returns the free space in it as text.
+// Checks that all ranks see `folder` and that it has room. Returns its name and its free space.
 std::string CheckFolder(const comm::Communicator& world, const std::string& folder) {
   constexpr double kLeastFree = 64.0 * (1 << 20), kMib = 1 << 20;
   const std::string path = folder + "/seen";

@@ -30,7 +30,7 @@ struct GenerateOptions {
   bool start_with_eos = true;          // put an <eos> before the prompt
   std::string file = {}, output = {};  // JSONL files of prompts and of texts; empty: none
   std::int64_t batch = 1;              // prompts that a data rank continues at once
-  std::int64_t texts = 8;              // texts that a data rank translates at once in an evaluation
+  std::int64_t texts = 8;              // generate.batch: the same for a file, or in an evaluation
   PackWeights pack_weights = PackWeights::kAuto;
   bool translates = false;  // true for encoder-decoders: prompts are source texts
   // For encoder-decoders only.
