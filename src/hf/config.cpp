@@ -107,7 +107,7 @@ constexpr const char* kKept =
     "use_cache";
 
 // Keys that change the computation or the meaning of the weights, each list after its reason. They
-// are refused unless their values are null, false, 0 or empty.
+// are refused unless their values are null, false, 0, [] or {}.
 constexpr std::pair<const char*, const char*> kRefused[] = {
     {"there is no encoder", "add_cross_attention cross_attention_hidden_size is_encoder_decoder"},
     {"a factor that the model does not have",
@@ -126,8 +126,8 @@ bool SaysNo(const nlohmann::json& value) {
   return value.is_null() || value == false || value == 0 || empty;
 }
 
-// Throws InputError if a key of kRefused is in use. Returns the keys that are neither in kRefused
-// nor in kKept.
+// Throws InputError if a key of kRefused is in use. Returns the unread keys that are neither in
+// kRefused nor in kKept.
 std::vector<std::string> CheckOtherKeys(const ConfigKeys& config) {
   const auto lists = [](const char* words, const std::string& name) {
     return std::ranges::count(WordsIn(words), name) > 0;
@@ -382,7 +382,7 @@ namespace {
 
 using model::RopeScaling;
 
-// A key of [model], and whether the model has the one value of it that a family supports.
+// A key of [model], and whether a family of transformers supports the value that the model has.
 struct Need {
   const char* key;
   bool met;

@@ -53,7 +53,7 @@ inline std::uint16_t ToHalf(float value) {
   const std::uint32_t magnitude = bits & kMagnitude;
   if (magnitude >= kInfinite) return sign | 0x7c00;
   if (magnitude < kSmallestNormal) {
-    // Adding 0.5 makes the sum's last bit that of the smallest half, so the addition rounds.
+    // The sum's last bit is worth 2^-24, the smallest binary16 number, so the addition rounds.
     const float sum = std::bit_cast<float>(magnitude) + 0.5F;
     return sign | static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(sum) - (126U << 23));
   }
@@ -118,7 +118,7 @@ struct MappedTensor {
   std::string name;         // "model.layers.0.self_attn.q_proj.weight"
   kernels::Shape shape;     // shape in the file
   bool transposed = false;  // stored as [columns, rows]
-  bool copy = false;        // repeats parameters of another tensor: a tied head
+  bool copy = false;        // a tied head, which repeats the embedding
   // The features of the residual stream (the last axis of its one parameter) are stored in Marian's
   // order: 0, 2, 4 ... (sines of sinusoidal positions), then 1, 3, 5 ...
   bool halves = false;
@@ -132,8 +132,8 @@ struct MappedTensor {
   bool Whole() const { return transposed || halves; }  // one rank must handle it as a whole
 };
 
-// All tensors of a model, in the order of its parameters; a tied head is last. Names are those that
-// transformers writes.
+// All tensors of a model, in the order of its parameters (for kMarian, in that of its layers); the
+// head is last. Names are those that transformers writes.
 std::vector<MappedTensor> MapTensors(Family family, const model::Options& options);
 
 // Prefix that a file may leave out of all names but the head's: "transformer."; empty: none.

@@ -203,8 +203,8 @@ class ShareWriter {
                 .first->second;
   }
 
-  // Adds pieces for elements [first, last) of a parameter, cut where the checkpoint's segments end.
-  // piece.at: where `first` goes.
+  // Adds pieces for elements [first, last) of a parameter, cut every kExportPiece bytes of it,
+  // where most segments of the checkpoint end. piece.at: where `first` goes.
   void Cut(const MappedPart& part, std::int64_t first, std::int64_t last, Piece piece) {
     const std::int64_t step = kExportPiece / SizeIn(Parameter(part));
     piece.part = &part;

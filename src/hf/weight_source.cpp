@@ -131,7 +131,7 @@ struct WeightSource::State {
     return kAllFinite;
   }
 
-  // One thread loads the tensor; others that need it wait, and then all read it at the same time.
+  // One thread loads the tensor; others that need it wait. Later ones read it at the same time.
   std::int64_t ReadTransposed(const Place& place, const MappedPart& part, std::int64_t first,
                               std::int64_t last, char* to) {
     {

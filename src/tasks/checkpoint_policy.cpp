@@ -1,5 +1,5 @@
-// When and how a Writer (Checkpoints) and a LocalWriter (LocalCheckpoints) are used;
-// CheckpointPolicy.
+// Checkpoints uses a checkpoint::Writer, LocalCheckpoints a LocalWriter; CheckpointPolicy decides
+// when each of them writes.
 #include "checkpoint_policy.hpp"
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ bool Passed(double last, double minutes) {
   return minutes > 0 && (Seconds() - last) / 60 >= minutes;
 }
 
-// Members of a local checkpoint's run.json. kDue: the run folder is due a checkpoint of this step.
+// Members of a local checkpoint's run.json. kDue: the run folder is to get one of this step, too.
 constexpr const char* kDue = "run_folder_due";
 constexpr const char* kKept = "kept_best_loss";  // loss of the best checkpoint until now
 }  // namespace
@@ -449,7 +449,7 @@ bool CheckpointPolicy::CompleteRunFolder() {
   return true;
 }
 
-// Sets the watchdog's bound for checkpoints, for this and for the write or read that follows.
+// Also sets the watchdog's bound for checkpoints; it stays for the write or read that follows.
 void CheckpointPolicy::Settle() {
   loop_.progress.watch(comm::Phase::kCheckpoint);
   checkpoints_->Settle();

@@ -41,14 +41,14 @@ class Stopwatch {
 class Checkpoints {
  public:
   // Collective. Allocates the writer's memory. sequence: number of the run folder's last
-  // checkpoint; on rank 0, with checkpoint.local. waited: seconds that training waited; increased
-  // here. `loop` and `waited` must outlive it.
+  // checkpoint, on rank 0 with checkpoint.local; else 0. waited: seconds that training waited;
+  // increased here. `loop` and `waited` must outlive it.
   Checkpoints(LoopParts& loop, std::int64_t sequence, double& waited, checkpoint::State state);
 
   // Whether a checkpoint is due by time, on rank 0's clock: every_minutes, or the interval of
   // checkpoint.auto. With checkpoint.local, only those that also go to the run folder.
   bool TimeHasCome() const;
-  // Whether a checkpoint is due after this step.
+  // Whether a checkpoint is due after this step by the number of steps: every_steps.
   bool DueAfter(std::int64_t step) const {
     return Comes(step, Options().every_steps * Options().Drains());
   }
@@ -70,7 +70,7 @@ class Checkpoints {
   std::optional<std::int64_t> LastRegular() const { return last_regular_; }
   // Whether this rank is writing beside the steps. Cheap.
   bool Busy() const { return writer_.UnderWay() && writer_.Busy(); }
-  // Collective, after each step. any_busy: whether any rank is Busy(), agreed on in the step.
+  // Collective, after each step: goes on with the checkpoint under way, unless any rank is Busy().
   void Advance(bool any_busy);
 
   std::int64_t OwnBytes() const { return writer_.OwnBytes(); }  // see checkpoint::Writer
@@ -121,18 +121,18 @@ class Checkpoints {
 // Local checkpoints of a training run: when they are due, what is reported, and what they cost.
 class LocalCheckpoints {
  public:
-  // Collective. from: step of the local checkpoint that the session continues from. waited: as in
-  // Checkpoints.
+  // Collective. from: step of the local checkpoint that the session continues from; nullopt: none.
+  // waited: as in Checkpoints.
   LocalCheckpoints(LoopParts& loop, checkpoint::LocalRun run, std::optional<std::int64_t> from,
                    double& waited);
 
   const checkpoint::LocalRun& Run() const { return run_; }
   // Whether a local checkpoint is due by time, on rank 0's clock.
   bool TimeHasCome() const;
-  // Whether a local checkpoint is due after this step.
+  // Whether a local checkpoint is due after this step by the number of steps.
   bool DueAfter(std::int64_t step) const { return Comes(step, Options().every_steps); }
-  // Collective. Writes one; returns false if it is not complete on all nodes, which is reported
-  // once. sequence: number of the run folder's last checkpoint, on rank 0.
+  // Collective. Writes one; returns false if it is not complete on all nodes. Warns only of the
+  // first such failure in a row. sequence: number of the run folder's last checkpoint, on rank 0.
   bool Write(std::int64_t step, std::int64_t sequence, const nlohmann::json& run);
   // Collective. Forgets checkpoints after `step`, to which the run has gone back.
   void Forget(std::int64_t step) { writer_.Forget(step); }
@@ -195,8 +195,8 @@ class CheckpointPolicy {
   using MakeRun = std::function<nlohmann::json(bool stop_only)>;
   // Called with the step of the last regular checkpoint once that checkpoint is certainly written.
   using Written = std::function<void(std::int64_t step)>;
-  // Collective. Allocates the writers' memory; throws InputError if copies do not fit. `loop` must
-  // outlive it.
+  // Collective. Allocates the writers' memory. AgreedError (exit code 2) if the copies for
+  // asynchronous checkpoints do not fit into a node's memory. `loop` must outlive it.
   CheckpointPolicy(LoopParts& loop, const BestLoss& best, MakeRun run, Written written);
 
   BestLoss& Best() { return best_; }
@@ -206,14 +206,15 @@ class CheckpointPolicy {
   bool TimeHasCome() const;
   // Why a checkpoint is to be written after this step; nullopt: none is due.
   std::optional<Reason> Due() const;
-  // Collective. Writes a local checkpoint and, if that is due too, one to the run folder.
+  // Collective. Writes a checkpoint to the run folder; with checkpoint.local, a local one, and one
+  // to the run folder only if that is due too.
   void Write(const Reason& reason);
   // Collective. Writes the regular checkpoint of the run folder that was due with the local one
   // from which the session began, if the job died before writing it. False: none was due.
   bool CompleteRunFolder();
 
   bool Busy() const { return checkpoints_->Busy(); }  // this rank is writing beside the steps
-  // Collective, after each step. any_busy: whether any rank is Busy(), as agreed.
+  // Collective, after each step: goes on with the checkpoint under way, unless any rank is Busy().
   void Advance(bool any_busy) {
     checkpoints_->Advance(any_busy);
     NoteBest();
@@ -250,7 +251,7 @@ class CheckpointPolicy {
   BestLoss best_;
   std::unique_ptr<Checkpoints> checkpoints_;
   std::unique_ptr<LocalCheckpoints> local_;  // null: no local checkpoints
-  bool run_folder_has_one_ = false;          // a run.json there names this run's local ones
+  bool run_folder_has_one_ = false;          // a run.json in it names our local checkpoints
   double waited_ = 0;                        // seconds of waiting since the last TakeSeconds
 };
 

@@ -19,14 +19,14 @@ class Evaluations {
               std::function<void(report::Record&)> place)
       : loop_(loop), validation_(validation), best_(best), place_(std::move(place)) {}
 
-  // Whether a validation follows the step that begins or the one after it.
+  // Whether validate_every_steps makes a validation follow the step that begins or the next one.
   bool IsNear() const;
   // Estimates a validation's time for the deadline until one is measured: the time of a step over
   // as many targets, which is longer because a step also runs backward.
   void Expect(const train::StepResult& result) const;
   // Collective. Validates if that is due after this step; on a stop, leaves it to the next session.
   void ValidateIfDue();
-  // Collective. Tests at the end of a run if the deck wants that. False if a signal ended it.
+  // Collective. Evaluates the test split if the deck wants that. False if a signal ended it.
   bool Test();
   // Collective. Prints a text written by the trained model, if the deck wants one.
   void PrintSample();

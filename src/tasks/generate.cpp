@@ -134,10 +134,10 @@ class InputLines {
   std::string waiting_;
 };
 
-// Collective. The next line of rank 0's input, on all ranks; nullopt at its end.
+// Collective. The next line of rank 0's input, on all ranks; nullopt at its end or after a signal.
 std::optional<std::string> NextLine(const app::Ranks& ranks, InputLines& lines) {
   const comm::Communicator& world = ranks.World();
-  std::string sent;  // empty: end of the input
+  std::string sent;  // empty: no more lines
   if (world.IsRoot()) {
     if (isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) Show("> ");
     if (const auto line = lines.Next([&] { return ranks.signals->Received(); })) sent = "+" + *line;

@@ -20,8 +20,8 @@
 
 namespace trireme::tasks {
 
-// The text with control characters (except newline and tab) and bytes that are not UTF-8 replaced
-// by U+FFFD: a byte-level model may write anything, and it must not upset a terminal.
+// The text with ASCII control characters (except newline and tab) and bytes that are not UTF-8
+// replaced by U+FFFD: a byte-level model may write anything, and it must not upset a terminal.
 inline std::string Printable(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size();) {
@@ -61,7 +61,7 @@ const char* NameOf(End end);  // "length", "stop", "eos"
 struct Continuation {
   std::vector<std::int32_t> tokens;  // all chosen tokens, also a final <eos> or stop string
   std::string text;                  // without the final <eos> and the stop string
-  double log_probability = 0;        // sum over the tokens, nats, of the model's own distribution
+  double log_probability = 0;        // sum over the tokens, nats, before penalties; 0 if shown
   End end = End::kLength;
 };
 
@@ -130,7 +130,7 @@ class Generator : public Writer {
   struct Setup {
     model::ParallelModel& model;
     const data::TokenFile& tokens;
-    std::int64_t slots = 1;         // per data rank; with a cache, the number of its slots
+    std::int64_t slots = 1;         // per data rank; with a cache, as many as the cache has
     std::function<bool()> stopped;  // whether this rank was asked to stop
   };
   explicit Generator(Setup setup);

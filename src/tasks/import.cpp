@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Peak memory of a rank in bytes, printed before any weights are read.
+// Peak memory of a rank in bytes, printed before any weights are converted.
 struct PeakMemory {
   std::int64_t program = 0;  // used by the rank so far: code, libraries, lists of tensors
   std::int64_t buffers = 0;  // pieces of weights in transit
@@ -34,8 +34,8 @@ struct PeakMemory {
   std::int64_t Total() const { return program + buffers + tensor + texts; }
 };
 
-// Collective. The largest value of each term over all ranks. copied: folder whose other files are
-// copied; on rank 0, empty: none.
+// Collective. The largest value of each term over all ranks. copied, on rank 0: folder whose files
+// beside the weights are copied; empty: none.
 PeakMemory PeakOf(const comm::Communicator& world, std::int64_t program,
                   const hf::PassingMemory& passing, const std::string& copied) {
   std::int64_t texts = 0;
@@ -49,7 +49,7 @@ PeakMemory PeakOf(const comm::Communicator& world, std::int64_t program,
 }
 
 // Prints what is converted and the memory it takes: "memory  per rank: program 41 MiB + buffers 76
-// MiB + one tensor 9.0 MiB = 126 MiB (132120576 bytes)".
+// MiB + one tensor 9.0 MiB = 126 MiB (132,120,576 bytes)".
 void SayModel(const std::string& path, hf::Family family, const model::Options& model,
               std::int64_t bytes, const hf::Listing& listing, const PeakMemory& memory) {
   using report::AsBytes;

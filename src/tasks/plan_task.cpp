@@ -48,7 +48,7 @@ train::PairFacts AssumedPairs(const app::DeckOptions& options) {
 train::TokenFacts FactsForPlan(const app::DeckOptions& options, const deck::Deck& deck) {
   const std::string& path = options.data.file;
   std::error_code ignored;
-  // If a file exists but cannot be reached, CountTokens reports it.
+  // If a file exists but cannot be reached, app::FactsOf reports it.
   const bool mixture = !options.data.mixture.empty();
   if (mixture ||
       std::filesystem::status(path, ignored).type() != std::filesystem::file_type::not_found) {

@@ -341,7 +341,7 @@ std::vector<std::string> Recovery::CheckpointsToRestore() const {
 }
 
 // Collective. Goes back to a checkpoint of this run: restores weights, moments and position. False
-// if it is damaged; then the state is neither the old nor the new one.
+// if it is damaged or of a step with other windows; then the state must not be used.
 bool Recovery::RestoreCheckpoint(const std::string& checkpoint) {
   try {
     const app::RunRecord record = LoadCheckpoint(checkpoint);

@@ -38,7 +38,7 @@ class Safeguards {
   // Step of the checkpoint to go back to: the last one that an uninterrupted run would have, too,
   // so none that was written only because of a stop. nullopt: there is none yet.
   std::optional<std::int64_t> GoesBackTo() const { return goes_back_to_; }
-  void HaveWritten(std::int64_t step);  // such a checkpoint; repeated calls are harmless
+  void HaveWritten(std::int64_t step);  // notes such a checkpoint; may be repeated
   // Why the run does not go back after a spike: "run.on_spike = report"; empty: it does.
   std::string WhyNot() const;
   // Goes back to a checkpoint: restores its record of losses and of bad steps in a row. The
@@ -117,7 +117,7 @@ class Recovery {
   const Returning returning_;
   Safeguards safeguards_;
   train::ReplicaCheck replicas_;
-  std::int64_t compared_at_ = -1;  // step of the last comparison of all replicas
+  std::int64_t compared_at_ = -1;  // step of the last comparison of the whole state
   std::int64_t comparisons_ = 0;   // comparisons in this session
   double comparison_seconds_ = 0;  // total time of these
   std::set<int> corrupted_;        // ranks whose copies have ever differed

@@ -132,8 +132,8 @@ void Reporter::SayChanges(const app::RunRecord& record, const nlohmann::json& ru
   SayOtherData(record, run);
 }
 
-// Warns if batches or windows differ from the run's. Pairs follow from a few settings and the step;
-// changed windows go on at the same fraction of the epoch.
+// Warns if windows, or batches of pairs, differ from the run's. Other windows go on at the same
+// fraction of the epoch, other batches at the same step of it.
 void Reporter::SayOtherData(const app::RunRecord& record, const nlohmann::json& run) {
   const bool pairs = loop_.data.Pairs() != nullptr;
   const data::Sampler::Options& now = loop_.plan.training.options.samples;
@@ -272,7 +272,7 @@ void Reporter::Step(const train::StepResult& result, std::int64_t bad_steps,
   own_compute_ += result.own_compute;
   ++window_steps_;
   energy_->Count(result.tokens);
-  // The largest rank's peak takes a collective, so it is found only for records that are kept.
+  // Finding the rank with most memory takes collectives, so only records that are kept name it.
   if (step == 1 || step % loop_.job.request.monitor.every_steps == 0 || loop_.progress.Ends()) {
     FindMemory(record);
     FindSlowest(record);

@@ -86,7 +86,7 @@ RunSession::RunSession(app::Job& job)
 }
 
 bool RunSession::HasEnded(const Progress& progress) const {
-  bool ended = false;  // set if the last record is there
+  bool ended = false;  // whether the last record is there; in a branch, none is missing
   world_.Together([&] {
     if (progress.Finished() && world_.IsRoot()) ended = !continues_ || report::HasEnded(folder_);
   });

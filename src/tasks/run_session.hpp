@@ -26,7 +26,7 @@ class RunSession {
   const app::RunRecord& Record() const { return *start_.record; }  // the checkpoint's run.json
   bool StartsFromLocal() const { return start_.local != nullptr; }
 
-  // Collective. Whether the run already has its last step and record; if so, prints that.
+  // Collective. Whether the last step is done and, except in a branch, recorded; if so, says that.
   bool HasEnded(const Progress& progress) const;
   void CheckFolder() const;  // collective: AgreedError if Lock would refuse the folder
   // Collective. Locks the folder: from now on no other job writes into it.
@@ -60,7 +60,7 @@ class RunSession {
   bool continues_ = false;
   std::unique_ptr<app::RunLock> lock_;  // on rank 0
   int starts_here_ = 1;
-  std::int64_t bytes_from_afar_ = 0;  // of the local checkpoint, read from other nodes
+  std::int64_t bytes_from_afar_ = 0;  // bytes of the local checkpoint that other nodes sent
 };
 
 }  // namespace trireme::tasks

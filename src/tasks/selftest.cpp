@@ -136,7 +136,7 @@ class ParallelFile {
 // The checks. All are collective. Each returns a detail for its printed line, and throws an
 // AgreedError if something does not work.
 
-// Checks that all ranks see `folder`. Returns the free space in it as text.
+// Checks that all ranks see `folder` and that it has room. Returns its name and its free space.
 std::string CheckFolder(const comm::Communicator& world, const std::string& folder) {
   constexpr double kLeastFree = 64.0 * (1 << 20), kMib = 1 << 20;
   const std::string path = folder + "/seen";
@@ -349,7 +349,7 @@ std::string CheckKernels(const comm::Runtime& runtime) {
                      bf16.empty() ? "" : ", bf16 (" + bf16 + ")");
 }
 
-// Checks of MPI: every kind of transfer that the program uses must deliver what was sent.
+// Checks of MPI: messages and the usual collectives must deliver what was sent.
 
 // Elements per message: short ones travel eagerly, long ones by rendezvous.
 constexpr int kShort = 10, kLong = 200'000;
@@ -415,7 +415,7 @@ void Share(const comm::Communicator& world) {
   });
 }
 
-// Checks messages between all ranks, sums, broadcasts and the thread level.
+// Checks messages from rank to rank, sums, broadcasts and the thread level.
 std::string CheckMessages(const comm::Runtime& runtime) {
   const comm::Communicator& world = runtime.World();
   int level = MPI_THREAD_SINGLE;
@@ -520,7 +520,7 @@ Keys operator+(Keys left, const Keys& right) {
 std::vector<Keys> Layouts(int ranks) {
   constexpr int kMostData = 64;
   if (ranks == 1) return {{}};
-  const int most = ranks % 4 == 0 ? 4 : 2;  // largest size of an axis
+  const int most = ranks % 4 == 0 ? 4 : 2;  // ranks along an axis other than data
   const std::vector<std::pair<Keys, int>> all = {
       // Deck keys, and the number of ranks along all axes but data.
       {{fmt::format("grid.data={}", ranks)}, 1},

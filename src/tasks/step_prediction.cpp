@@ -1,4 +1,4 @@
-// EnergyUse; StepPrediction: a simulated step on the described machine, against the session's mean.
+// EnergyUse; StepPrediction: compares a simulated step with the mean of the steps that ran.
 #include "step_prediction.hpp"
 
 #include <fmt/format.h>
@@ -16,8 +16,8 @@ namespace trireme::tasks {
 
 namespace {
 
-// Joules per token are told if the time without readings is at most this fraction of the time with
-// readings. The mean power is assumed for it.
+// Joules per token are given if the time without readings is at most this fraction of the time with
+// readings. For the time without, the mean power is assumed.
 constexpr double kMostLost = 0.1;
 
 std::string OwnCard(const app::Device& device) {

@@ -1,4 +1,4 @@
-// Runs the task that the deck names; the task tokenize.
+// Runs the task that the deck names. Also: the task tokenize, and which runs get a page.
 #include "trireme/tasks/tasks.hpp"
 
 #include <fmt/format.h>
@@ -280,8 +280,7 @@ class TextFromInput {
       if (got == 0 && file) return;
       const std::string_view piece(buffer.data(), static_cast<std::size_t>(got));
       if (!file) {
-        // The first byte tells the kind: records begin with '{', packed texts have a byte of their
-        // own.
+        // JSON records begin with '{'. Compressed text is recognised later, by its own first bytes.
         const std::size_t first = piece.find_first_not_of(" \t\r\n");
         const bool records = first != std::string_view::npos && piece[first] == '{';
         path_ = NewNameBeside(beside) + (records ? ".stdin.jsonl" : ".stdin");
@@ -376,7 +375,7 @@ ExitCode RunTokenize(const app::Job& job) {
 // OrderPage: which runs get a page, and how long making it may take.
 std::optional<report::PageOrder> OrderPage(const app::Job& job) {
   constexpr double kMostSeconds = 60;
-  constexpr double kMargin = 20;  // seconds before the job's end, by which the program has ended
+  constexpr double kMargin = 20;  // seconds before the job's end: the program must have ended then
   constexpr double kLeast = 5;    // seconds; with less time the page is not begun
   if (job.ended_run.empty() || !job.ranks.World().IsRoot() || !job.request.monitor.report)
     return {};

@@ -31,7 +31,7 @@ class TimelineFile;
 
 class Timeline {
  public:
-  // Collective if there is a window (monitor.trace_steps). Warns if none of its steps will run.
+  // Collective if there is a window (monitor.trace_steps). Says so if none of its steps will run.
   // `loop` must outlive it.
   explicit Timeline(LoopParts& loop);
   ~Timeline();
@@ -45,7 +45,7 @@ class Timeline {
   void Interrupt() {
     if (seen_ > 0) End("the run went back");
   }
-  // Collective, if no step of the window will follow: writes its steps. why: "the run ended".
+  // Collective. No step of the window will follow: writes those recorded. why: "the run ended".
   void End(const std::string& why);
   bool Written() const { return written_; }  // on rank 0: this session wrote the file
 

@@ -62,7 +62,7 @@ class TrainingData {
   nlohmann::json Json(std::int64_t step) const;
   // "wikitext2.h5: 2,088,628 / 217,646 / 245,569 tokens; 65,270 windows of 32, ..."
   std::string Describe() const;
-  // A mixture's files, each with the number of valid targets seen from it; empty without a mixture.
+  // A mixture's files, each with the number of its targets trained on; empty without a mixture.
   std::vector<std::pair<std::string, std::int64_t>> TokensOfSources(std::int64_t step) const;
   // "sources books.h5 123,456 tokens (70.0%), 1.50 epochs; code.h5 ..."; empty without a mixture.
   std::string SourceSummary(std::int64_t step) const;
@@ -91,7 +91,7 @@ struct LoopParts {
   train::TrainingStep& step;
   Progress& progress;
   const RunSession* session = nullptr;          // set once the run folder is found
-  std::optional<report::Monitor> monitor = {};  // opened before the objects that use it are made
+  std::optional<report::Monitor> monitor = {};  // opened before any object uses it
 };
 
 // Members of run.json about the model, the deck and the hardware.

@@ -96,7 +96,8 @@ class TrainingLoop {
 
   const std::string& Folder() const { return session_->Folder(); }  // the run folder
 
-  // Collective. Tests a finished run and prints a sample text; then prints the summary.
+  // Collective. If the run is finished, evaluates the test split and prints a sample text. Then
+  // prints the summary.
   ExitCode Finalize() {
     report::Summary summary = reporter_.SummarySoFar();
     const bool ended = progress_.Finished() && !progress_.validation_due && evaluations_->Test();
@@ -117,7 +118,7 @@ class TrainingLoop {
     return ExitCode::kDone;
   }
 
-  // -v: constructs everything, prints the banner with the memory plan, writes nothing.
+  // -v: loads the state, prints the banner with the memory plan, writes nothing.
   ExitCode Validate() {
     FindStart();
     session_->CheckFolder();
@@ -261,7 +262,7 @@ class TrainingLoop {
     }
   }
 
-  // Makes run.json without the date, the writing order and the record of steps that went wrong.
+  // Makes run.json without the date, the sequence number and the record of steps gone wrong.
   nlohmann::json RunJson() const {
     nlohmann::json run = DescribeRun(loop_.job.request, loop_.job.ranks, loop_.job.device,
                                      loop_.plan.training.model, loop_.state.Grid());

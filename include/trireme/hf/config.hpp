@@ -35,7 +35,7 @@ inline constexpr const char* kConfigFile = "config.json";
 struct Config {
   Family family = Family::kLlama;
   nlohmann::json model;              // keys of [model] without "model.", and their values
-  std::vector<std::string> unknown;  // keys that are in no list here; kept unchanged
+  std::vector<std::string> unknown;  // keys that config.cpp does not know; kept unchanged
 };
 
 // Serial. The text of config.json in `folder`. Throws InputError if the folder or file does not

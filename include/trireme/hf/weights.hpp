@@ -1,5 +1,5 @@
 // Converts a model folder's weights into a checkpoint's tensors, and a checkpoint's into a model
-// folder's, in parts: no rank holds more than a few MiB and one tensor.
+// folder's, in parts: no rank holds more than a few MiB per thread, and one tensor.
 #pragma once
 
 #include <cstdint>
@@ -50,10 +50,10 @@ Listing FromText(const std::string& text, const std::string& path);
 std::string IndexText(const Listing& listing);
 
 // Companions: the files beside the weights in a model folder (tokenizer, configuration, licence).
-// Also creates folders that appear complete or not at all.
+// And the creation of folders that appear complete or not at all.
 
-// Name of the run folder's subfolder with an imported model's companions, and, in it, of the list
-// of the imported tensors.
+// kRunPart: name of the subfolder of a run folder that keeps an imported model's companions.
+// kListingFile: name of the list of imported tensors in that subfolder.
 inline constexpr const char* kRunPart = "hf";
 inline constexpr const char* kListingFile = "trireme_weights.json";
 
@@ -68,8 +68,8 @@ std::int64_t CompanionBytes(const std::string& folder);
 void CopyRunPart(const std::string& from, const std::string& to);
 
 // Collective. Creates `folder` under a temporary name beside it: calls fill(temporary), which is
-// collective, once the empty folder exists; then world rank 0 syncs and renames it. On failure
-// nothing is left. Throws AgreedError (exit code 2) if `folder` exists and is not empty.
+// collective, once that folder exists; then world rank 0 syncs and renames it. If one of these
+// fails, nothing is left. AgreedError (exit code 2) if `folder` exists and is not empty.
 void MakeFolderWhole(const comm::Communicator& world, const std::string& folder,
                      const std::function<void(const std::string& temporary)>& fill);
 
@@ -88,8 +88,8 @@ struct PassingMemory {
 // The weights of a model folder, for import.
 class WeightSource {
  public:
-  // Throws an InputError that names the tensor unless the listing has exactly the model's tensors,
-  // in readable shapes and types.
+  // Throws an InputError that names the tensors at fault unless the listing has the model's tensors
+  // in readable shapes and types, and no others except buffers and a copy of a tied embedding.
   WeightSource(const std::string& folder, Listing listing, Family family,
                const model::Options& options);
   ~WeightSource();
@@ -120,7 +120,7 @@ struct ExportPlan {
   Listing listing;
   std::vector<std::string> headers;  // of the listing's files, in order
 };
-// The tensors of `source`, in the types that `options` asks for.
+// The tensors of `source` except buffers, in the types that `options` asks for.
 ExportPlan PlanLike(const Listing& source, Family family, const model::Options& model,
                     const Options& options);
 // The tensors and files that transformers would write for this model.

@@ -158,7 +158,7 @@ using ChooseRows =
     FunctionRef<void(const std::vector<double>& logits, std::size_t first, std::size_t rows)>;
 // Collective over a replica; over the model's grid if values are sharded. Runs the passes, as many
 // at once as the model takes; calls `choose` in the order of rows on the replica's choosing rank.
-// passes: the largest number of any rank; others add empty passes if a rank waits for them.
+// passes: the most of any rank; if values are sharded, ranks with fewer passes add empty ones.
 void RunPasses(model::ParallelModel& model, std::int64_t passes, TurnPasses& turn,
                ChooseRows choose);
 
@@ -280,7 +280,7 @@ class KneserNey {
   // bytes per target while sorting and 4 afterwards.
   KneserNey(TargetStream train, std::int64_t vocabulary);
 
-  // -ln p of each target of `stream`, nats. Takes 124 bytes per target and a pass over training.
+  // -ln p of each target of `stream`, in nats. Takes 132 bytes per target, and a pass over `train`.
   std::vector<double> Losses(const TargetStream& stream) const;
 
   // Discounts of n-grams counted once, twice, and more often. order: 1 to kOrder.
@@ -339,10 +339,9 @@ class Baselines {
   std::vector<KneserNey> n_gram_;  // one model, or none if left out
 };
 
-// Undoes WikiText's tokenisation, as for GPT-2 (Radford et al. 2019, section 3.1): a reversible
-// change of its word-level text into ordinary text.
-// Applies, to the whole text, the same rules in the same order as the function in Megatron-LM and
-// the Language Model Evaluation Harness.
+// Undoes WikiText's tokenisation, as was done for GPT-2 (Radford et al. 2019, section 3.1): turns
+// its word-level text into ordinary text. Applies, to the whole text, the same rules in the same
+// order as the function in Megatron-LM and the Language Model Evaluation Harness.
 std::string DetokeniseWikitext(std::string text);
 
 // Softmax of the logits of a vocabulary, in fp64.
@@ -353,8 +352,8 @@ struct Extremes {
 };
 Extremes ExtremesOf(std::span<const double> values);
 
-// Sets weights to exp((logits[i] - top) / temperature), with relative error below 3e-16; returns
-// their sum. top: at least the largest logit.
+// Sets weights to exp(x), x = (logits[i] - top) / temperature; returns their sum. exp has a
+// relative error below 3e-16 and is exp(-708) for x < -708. top: at least the largest logit.
 double Weigh(std::span<const double> logits, double top, double temperature,
              std::vector<double>& weights);
 

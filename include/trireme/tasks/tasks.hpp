@@ -1,4 +1,4 @@
-// All tasks of a job, the choice among them, and the plan that -v with grid.ranks prints.
+// RunTask runs the task that the deck names. Also the plan that -v with grid.ranks prints.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct GenerateOptions {
   bool start_with_eos = true;          // put an <eos> before the prompt
   std::string file = {}, output = {};  // JSONL files of prompts and of texts; empty: none
   std::int64_t batch = 1;              // prompts that a data rank continues at once
-  std::int64_t texts = 8;              // texts that a data rank translates at once in an evaluation
+  std::int64_t texts = 8;              // generate.batch: the same for a file, or in an evaluation
   PackWeights pack_weights = PackWeights::kAuto;
   bool translates = false;  // true for encoder-decoders: prompts are source texts
   // For encoder-decoders only.
@@ -40,7 +40,7 @@ struct GenerateOptions {
 
 void DeclareGenerate(deck::Schema& schema);  // [generate]
 
-GenerateOptions ReadGenerate(const deck::Deck& deck);  // throws InputError for a bad generate.stop
+GenerateOptions ReadGenerate(const deck::Deck& deck);  // throws InputError for bad values
 
 // Throws InputError with the deck's line for keys of the other kind of model (`translates`).
 void CheckGenerate(const GenerateOptions& options, const deck::Deck& deck);

@@ -14,8 +14,9 @@
 namespace trireme::tasks {
 
 // The deck's set-up with all features but small sizes: fewer and narrower layers, fewer tokens,
-// windows, micro-batches and steps. Divided among ranks, each size leaves the deck's remainder.
-// Weights and rates are raised so that every gradient matters, and clipping acts if the deck clips.
+// windows, micro-batches and steps. Divided among ranks, each size leaves the remainder that the
+// deck's leaves. Weights and rates are set so that every gradient matters, and clipping acts if
+// the deck clips.
 train::TrainingOptions Shrink(const train::TrainingOptions& deck, const comm::GridShape& grid);
 
 // Tokens for a shrunk set-up: an epoch of two steps; the second step and one window are short.

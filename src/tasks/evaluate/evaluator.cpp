@@ -332,7 +332,7 @@ class Evaluator {
   // On ranks other than the root, these two hold nothing but tokens.
   Text text_;
   Questions questions_;
-  // Set on the root only.
+  // Used on the root only.
   std::optional<data::TextMeter> meter_;
   std::optional<Baselines> baselines_;
   Json results_;
@@ -524,7 +524,7 @@ void SayModel(const comm::Communicator& world, const app::Start& start, TrainedM
       train::DescribeModel(trained.Net().Plan().options));
 }
 
-// Evaluates an encoder-decoder; each data rank translates generate.texts texts at once.
+// Evaluates an encoder-decoder; each data rank translates generate.batch texts at once.
 ExitCode EvaluatePairs(app::Job& job) {
   const app::Request& request = job.request;
   const comm::Communicator& world = job.ranks.World();

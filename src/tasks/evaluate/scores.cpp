@@ -60,7 +60,7 @@ void ReplaceAll(std::basic_string<Char>& text,
   text = std::move(result.append(text, begin));
 }
 
-// ASCII punctuation and signs except ' , - and .
+// The blank, and ASCII punctuation and signs except ' , - and .
 bool IsSign(char32_t c) {
   return (c >= '{' && c <= '~') || (c >= '[' && c <= '`') || (c >= ' ' && c <= '&') ||
          (c >= '(' && c <= '+') || (c >= ':' && c <= '@') || c == '/';

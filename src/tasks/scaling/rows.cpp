@@ -277,7 +277,7 @@ double DeviationOf(std::span<const double> values) {
 }
 
 double StudentQuantile(double degrees) {
-  // Half of the whole integral (a beta function); the quantile covers kConfidence of it.
+  // The integral from 0 to pi / 2 (a beta function); the quantile's angle covers kConfidence of it.
   const double half = std::sqrt(std::numbers::pi) / 2 *
                       std::exp(std::lgamma(degrees / 2) - std::lgamma((degrees + 1) / 2));
   double low = 0, high = std::numbers::pi / 2;

@@ -24,15 +24,14 @@ struct Interval {
   double low = 0, high = 0;
 };
 
-double MeanOf(std::span<const double> values);       // of at least one value
-double MedianOf(std::vector<double> values);         // of one or more; even n: mean of two
+double MeanOf(std::span<const double> values);  // of at least one value
+double MedianOf(std::vector<double> values);    // of at least one; even n: mean of the middle two
 double DeviationOf(std::span<const double> values);  // of a sample of two or more, over n - 1
 
 // Quantile (1 + kConfidence) / 2 of Student's t distribution (Student 1908). degrees: at least 1.
 double StudentQuantile(double degrees);
 
-// Confidence interval of a mean: mean -+ t s / sqrt(n). Values independent; nullopt for fewer than
-// 2.
+// Confidence interval of a mean of independent values: mean -+ t s / sqrt(n); nullopt for 0 or 1.
 std::optional<Interval> IntervalOfMean(std::span<const double> values);
 
 // Confidence interval of a ratio whose numerators and denominators were measured in pairs, one
@@ -72,7 +71,7 @@ struct Split {
 
 // Measurement of one point in one round: warm-up steps, then the steps that count.
 struct Round {
-  std::vector<double> seconds;  // of each measured step, from one agreement to the next
+  std::vector<double> seconds;  // of each measured step, from one agreement of ranks to the next
   Split split;                  // means over these steps
   double tokens = 0;            // per step, over all ranks
   double loss = 0;              // nats per token, mean over the steps

@@ -28,7 +28,7 @@ namespace trireme::tasks {
 
 namespace {
 
-// `error` as an InputError that begins with the number of ranks.
+// `error` as an InputError that names scaling.ranks and the number of ranks.
 Error OnRanks(int ranks, const deck::Deck& deck, const Error& error) {
   const std::string where = deck.Where("scaling.ranks");
   return InputError(
@@ -266,7 +266,7 @@ void CheckStart(const app::Request& request, const comm::Communicator& world) {
   refuse_one_with("deck.in");
 }
 
-// Collective. Checks memory and transfers of every point.
+// Collective. Checks that every point has the memory, and transfers that MPI can count.
 void CheckPoints(const app::Job& job, const Study& study) {
   const comm::Communicator& world = job.ranks.World();
   for (const Point& point : study.points) {
@@ -287,7 +287,7 @@ void CheckPoints(const app::Job& job, const Study& study) {
   }
 }
 
-// Runs the study through its points.
+// Measures all points in each round, and writes the results.
 class Runner {
  public:
   Runner(const app::Job& job, Study& study, const MakeStep& make_step)

@@ -21,16 +21,16 @@ namespace {
 // Tolerances of rule 4 in doc/reference/numerics.md.
 constexpr double kFp64 = 1e-11, kFp32 = 1e-5, kSameBits = 0;
 // Summing in another order changes the last bits of fp32. Where such a sum is then rounded to bf16,
-// it sometimes differs by a whole bf16 unit, 2^-8.
+// it sometimes differs by a whole bf16 unit: 2^-8 to 2^-7 of the number.
 constexpr double kBf16 = 1e-3;
-// The same for fp8, whose units are 2^-3 and 2^-2 of a number; its scales also depend on the
+// The same for fp8, whose units are up to 2^-3 and 2^-2 of a number; its scales also depend on the
 // largest value in a rank's slice.
 constexpr double kFp8 = 1e-2;
 
 constexpr std::int64_t kSteps = 3;  // a full batch, a short batch, a batch of the next epoch
 constexpr std::int64_t kStop = 1;   // the resumed run stops after this step, within an epoch
 
-constexpr std::int64_t kWindowsAlone = 16;  // micro-batch of the run on one rank
+constexpr std::int64_t kWindowsAlone = 16;  // largest micro-batch of the run on one rank
 
 // Returns task(); on failure says which of the two runs could not go on.
 template <typename Task>
@@ -442,8 +442,8 @@ class Verifier {
 };
 
 constexpr std::int64_t kMostHeads = 16;
-constexpr std::int64_t kHeadDim = 4;    // if the deck's dimension is even; if it is odd, 5
-constexpr std::int64_t kFewLayers = 3;  // limit for one stage; with three, layers reuse buffers
+constexpr std::int64_t kHeadDim = 4;    // if the deck's head_dim is even; if it is odd, 5
+constexpr std::int64_t kFewLayers = 3;  // most layers of one stage; three make layers reuse buffers
 constexpr int kPrefetch = 1;
 constexpr std::int64_t kLength = 10;  // tokens
 constexpr std::int64_t kRowsATensorRank = 2;
@@ -461,8 +461,7 @@ constexpr double kLeastEpsilon = 1e-6;
 constexpr double kLeastBeta2 =
     0.9;  // with less, one small gradient makes an update of many times the learning rate
 
-// Smallest number >= `least` with value's remainder modulo `modulus`; `value` if that is <=
-// `least`.
+// Smallest number >= `least` with value's remainder modulo `modulus`; `value` if that is smaller.
 std::int64_t Reduce(std::int64_t value, std::int64_t least, std::int64_t modulus) {
   return value <= least ? value : least + (value - least) % modulus;
 }

@@ -61,8 +61,8 @@ class MadeUpData {
 // Arithmetic of the run on one rank: run.canonical's, or the usual one.
 enum class Arithmetic { kFast, kCanonical };
 
-// Set-up of the run on one rank and one thread, as plain as possible: no slices, stages, sharding
-// or recomputation, and other micro-batches.
+// Set-up of the run on one rank, as plain as possible: no stages or recomputation, no canonical
+// arithmetic unless that is asked for, and other micro-batches.
 train::TrainingOptions Alone(train::TrainingOptions setup, Arithmetic arithmetic);
 
 // A run: its state and its step.

@@ -449,7 +449,7 @@ data::TokenData VerificationTokens(const train::TrainingOptions& small) {
   const std::int64_t vocabulary = small.model.options.vocabulary;
   const std::int64_t length = small.model.length, stride = small.samples.stride;
   const std::int64_t windows = SamplesOfAnEpoch(small);
-  // The last window is half as long, or shorter if needed so that it has a token of its own.
+  // The last window is half as long, or longer if needed so that it has a target of its own.
   const std::int64_t shorter = std::min({length / 2, stride - 1, length - 1});
   const std::int64_t targets = (windows - 1) * stride + length - shorter;
   data::TokenData data;
