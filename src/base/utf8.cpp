@@ -35,6 +35,19 @@ std::optional<Character> FirstCharacter(std::string_view text) {
   return Character{NextCodePoint(text, end), bytes};
 }
 
+std::string Printable(std::string_view text, bool lines, std::string_view replacement) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size();) {
+    const auto character = FirstCharacter(text.substr(i));
+    const char32_t code = character ? character->code : U'\0';
+    const bool control = code < 0x20 || (code >= 0x7F && code < 0xA0);
+    const bool stays = !control || (lines && (code == U'\n' || code == U'\t'));
+    out.append(stays ? text.substr(i, character->bytes) : replacement);
+    i += character ? character->bytes : 1;
+  }
+  return out;
+}
+
 std::size_t FirstInvalidUtf8(std::string_view text) {
   for (std::size_t at = AsciiEnd(text); at < text.size(); at = AsciiEnd(text, at)) {
     const std::size_t good = WellFormedBytes(text.substr(at));

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <sstream>
 
+#include "trireme/base/utf8.hpp"
 #include "trireme/deck/deck.hpp"
 
 namespace trireme::deck {
@@ -233,12 +234,9 @@ std::string RangeText(const Key& key) {
 
 std::string Shown(const std::string& text) {
   constexpr std::size_t kLongest = 120;
-  std::string shown = text.size() > kLongest ? text.substr(0, kLongest) + "..." : text;
-  for (char& c : shown) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7F) c = '?';
-  }
-  return shown;
+  std::size_t end = std::min(text.size(), kLongest);
+  while (end > 0 && end < text.size() && ContinuesCharacter(text[end])) --end;
+  return Printable(text.substr(0, end), false, "?") + (end < text.size() ? "..." : "");
 }
 
 std::string Trim(const std::string& text) { return std::string(Trimmed(text)); }

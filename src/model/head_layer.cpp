@@ -172,12 +172,13 @@ void HeadLayer::AllocateSample(const Pass& pass, device::Arena& arena, Workspace
   const auto numbers = [&](std::int64_t count) {
     return arena.Allocate(count * static_cast<std::int64_t>(sizeof(std::int32_t)));
   };
+  void* const offsets = arena.Allocate(BytesOf(Dtype::kFloat64, most));
   workspace.sampled_weight = pass.Allocate(&arena, most, dim_);
   workspace.sampled_gradient = pass.AllocateSums(&arena, most, dim_);
   workspace.sampled_words = {.most = most,
                              .places = static_cast<std::int32_t*>(numbers(slice_.Size())),
                              .words = static_cast<std::int32_t*>(numbers(most)),
-                             .offsets = static_cast<float*>(numbers(most)),
+                             .offsets = static_cast<double*>(offsets),
                              .targets = static_cast<std::int32_t*>(numbers(pass.Tokens()))};
 }
 
@@ -254,8 +255,14 @@ void HeadLayer::Loss(const Pass& pass, const Matrix& x, double smoothing, const 
 Matrix HeadLayer::AllocateTile(const Pass& pass, device::Arena& arena, bool gradient) const {
   const std::int64_t rows = TileTokens(pass);
   if (pass.tensor->Canonical()) return pass.Allocate(&arena, rows, TileColumns(*pass.tensor));
+  const auto scratch = [&](std::int64_t words, bool dx) {
+    return kernels::VocabularyScratch(pass.stream, rows, words, dim_, dx);
+  };
+  const bool sampled = gradient && sampled_ > 0;  // evaluations take the whole slice
+  const std::int64_t words =
+      sampled ? kernels::MostWords(Draw(pass), pass.Tokens()) : slice_.Size();
   const std::int64_t elements =
-      kernels::VocabularyScratch(pass.stream, rows, slice_.Size(), dim_, gradient);
+      std::max(scratch(words, gradient), sampled ? scratch(slice_.Size(), false) : 0);
   // Logits() needs room for one token's logits.
   return pass.Allocate(&arena, 1, std::max(elements, slice_.Size()));
 }

@@ -15,7 +15,10 @@ namespace trireme::tasks {
 
 bool Evaluations::IsNear() const {
   const std::int64_t every = Options().validate_every_steps, step = loop_.progress.step;
-  return Comes(step + 1, every) || Comes(step + 2, every);
+  const auto validates = [&](std::int64_t next) {
+    return Comes(next, every) || (every > 0 && next == loop_.progress.last);
+  };
+  return validates(step + 1) || validates(step + 2);
 }
 
 void Evaluations::Expect(const train::StepResult& result) const {

@@ -20,24 +20,6 @@
 
 namespace trireme::tasks {
 
-// The text with ASCII control characters (except newline and tab) and bytes that are not UTF-8
-// replaced by U+FFFD: a byte-level model may write anything, and it must not upset a terminal.
-inline std::string Printable(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size();) {
-    const auto character = FirstCharacter(text.substr(i));
-    const char32_t code = character ? character->code : U'\0';
-    if ((code >= 0x20 && code != 0x7F) || code == U'\n' || code == U'\t') {
-      out.append(text.substr(i, character->bytes));
-      i += character->bytes;
-    } else {
-      out.append(kReplacementCharacter);
-      ++i;
-    }
-  }
-  return out;
-}
-
 // Uniform number in (0, 1] for the new token at `position` (counted from the first one added) of
 // prompt number `prompt` (doc/reference/numerics.md, "Generation").
 double DrawOf(std::uint32_t seed, std::int64_t prompt, std::int64_t position);

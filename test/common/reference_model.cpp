@@ -76,16 +76,15 @@ class Reference {
     const std::int64_t others = logits.columns - frequent;
     std::vector<double> added(static_cast<std::size_t>(logits.columns), kGone);
     std::fill_n(added.begin(), frequent, 0.0);
-    std::int64_t begin = frequent;
     for (std::int64_t i = 0; i < strata; ++i) {
-      const std::int64_t size = others / strata + (i < others % strata ? 1 : 0);
+      const std::int64_t begin = frequent + i * others / strata;
+      const std::int64_t size = frequent + (i + 1) * others / strata - begin;
       const std::uint64_t bits =
           Philox({static_cast<std::uint32_t>(i), 0, static_cast<std::uint32_t>(batch_.step), 0},
                  {seed_, static_cast<std::uint32_t>(Purpose::kSampledSoftmax)})[0];
       const std::int64_t drawn =
           begin + static_cast<std::int64_t>(bits * static_cast<std::uint64_t>(size) >> 32);
       added[static_cast<std::size_t>(drawn)] = std::log(static_cast<double>(size));
-      begin += size;
     }
     Array seen = logits;
     for (std::int64_t row = 0; row < logits.rows; ++row) {

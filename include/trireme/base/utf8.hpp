@@ -51,6 +51,11 @@ struct Character {
 // The character at the beginning of `text`; nullopt unless it is complete and well-formed.
 std::optional<Character> FirstCharacter(std::string_view text);
 
+// The text with control characters (U+0000 to U+001F, U+007F to U+009F) and bytes that are not
+// UTF-8 replaced, so that it cannot upset a terminal. Newlines and tabs stay if `lines`.
+std::string Printable(std::string_view text, bool lines = true,
+                      std::string_view replacement = kReplacementCharacter);
+
 // Offset of the first byte that belongs to no well-formed character; npos if there is none.
 std::size_t FirstInvalidUtf8(std::string_view text);
 

@@ -58,7 +58,7 @@ struct VocabularyTile {
   double smoothing = 0;
   bool gradient = false;  // whether VocabularyGradient will follow
   // [slice], added to the logits of all tokens but a row's target; null: nothing. Only on the CPU.
-  const float* offsets = nullptr;
+  const double* offsets = nullptr;
   // Number of zero rows that follow those of weight, and of dweight, in memory: products may
   // include them, and leave them zero.
   std::int64_t spare = 0;
@@ -119,7 +119,7 @@ struct SampledWords {
   std::int64_t most = 0;            // room for so many words
   std::int32_t* places = nullptr;   // [slice]: place of a token among the words, or -1
   std::int32_t* words = nullptr;    // [most]: rows of the slice, ascending
-  float* offsets = nullptr;         // [most]: so low for words that are only targets that no other
+  double* offsets = nullptr;        // [most]: so low for words that are only targets that no other
                                     // row counts them
   std::int32_t* targets = nullptr;  // [tokens]: places of the targets, for VocabularyTile
 };

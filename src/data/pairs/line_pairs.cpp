@@ -27,7 +27,8 @@ class Lines {
   Lines(const TextFile& file, std::int64_t begin)
       : path_(file.path),
         source_(OpenText(file, std::max<std::int64_t>(begin - 1, 0))),
-        reader_(*source_, std::max<std::int64_t>(begin - 1, 0)) {
+        reader_(*source_, std::max<std::int64_t>(begin - 1, 0)),
+        offset_(begin) {
     // A line begins exactly at `begin` if a line end precedes it, so reading starts a byte earlier.
     LineReader::Piece piece;
     while (begin > 0 && reader_.Next(piece) && !piece.last) {
@@ -60,7 +61,7 @@ class Lines {
   std::string path_;
   std::unique_ptr<TextSource> source_;
   LineReader reader_;
-  std::int64_t offset_ = 0;
+  std::int64_t offset_;  // of the line at hand; before the first one, where reading begins
 };
 
 // Number of lines that begin in a unit.

@@ -273,7 +273,7 @@ TRIREME_CLONES Largest<float> LargestAndSum(const float* x, std::int64_t n) {
 }
 
 template <typename T>
-void AddOffsets(T* logits, const float* offsets, std::int64_t n) {
+void AddOffsets(T* logits, const double* offsets, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) logits[i] += static_cast<T>(offsets[i]);
 }
@@ -536,7 +536,7 @@ void cpu::VocabularyGradient(const device::Stream& stream, const VocabularyTile&
 std::int64_t cpu::SampleWords(const device::Stream&, const WordDraw& draw,
                               const std::int32_t* targets, std::int64_t tokens,
                               const SampledWords& words) {
-  constexpr float kOnlyAsTarget = -1e4F;
+  constexpr double kOnlyAsTarget = -1e4;
   constexpr std::int32_t kElsewhere = std::numeric_limits<std::int32_t>::max();
   const std::int64_t always = draw.count / 2, first = draw.slice.begin, size = draw.slice.Size();
   // Until all words are known, `places` holds the sizes of their strata; 0: only a target.
@@ -565,7 +565,7 @@ std::int64_t cpu::SampleWords(const device::Stream&, const WordDraw& draw,
     if (stratum_size < 0) continue;
     words.words[count] = static_cast<std::int32_t>(at);
     words.offsets[count] =
-        stratum_size == 0 ? kOnlyAsTarget : std::log(static_cast<float>(stratum_size));
+        stratum_size == 0 ? kOnlyAsTarget : std::log(static_cast<double>(stratum_size));
     words.places[at] = static_cast<std::int32_t>(count++);
   }
   for (std::int64_t t = 0; t < tokens; ++t) {

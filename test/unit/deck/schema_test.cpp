@@ -265,6 +265,8 @@ TEST(JsonText, MessagesStayShort) {
   EXPECT_EQ(Brief(json::parse("[1,[2],{}]")), "[1, a list, an object]");
   EXPECT_EQ(Brief(json(std::vector<int>(300))), "a list of 300");
   EXPECT_EQ(Brief(json("a\x1b[1m")), "\"a?[1m\"");
+  EXPECT_EQ(Shown("\xFF\xC2\x9B\n\xC3\xA9"), "???\xC3\xA9");
+  EXPECT_EQ(Shown(std::string(119, 'a') + "\xC3\xA9"), std::string(119, 'a') + "...");
 }
 
 TEST(JsonObject, ReadsMembersByType) {

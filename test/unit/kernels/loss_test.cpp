@@ -627,7 +627,7 @@ INSTANTIATE_TEST_SUITE_P(Kernel, VocabularyLossTest, testing::ValuesIn(AllSettin
 
 struct Words {
   std::vector<std::int32_t> tokens, targets;  // global ids; places of the targets
-  std::vector<float> offsets;
+  std::vector<double> offsets;
 };
 
 Words Draw(const kernels::WordDraw& draw, const std::vector<std::int32_t>& targets) {
@@ -636,7 +636,7 @@ Words Draw(const kernels::WordDraw& draw, const std::vector<std::int32_t>& targe
   std::vector<std::int32_t> places(static_cast<std::size_t>(draw.slice.Size()));
   Words words{std::vector<std::int32_t>(static_cast<std::size_t>(most)),
               std::vector<std::int32_t>(targets.size()),
-              std::vector<float>(static_cast<std::size_t>(most))};
+              std::vector<double>(static_cast<std::size_t>(most))};
   const std::int64_t count = kernels::SampleWords({}, draw, targets.data(), tokens,
                                                   {.most = most,
                                                    .places = places.data(),
@@ -650,7 +650,7 @@ Words Draw(const kernels::WordDraw& draw, const std::vector<std::int32_t>& targe
   return words;
 }
 
-constexpr float kCounts = -100;  // words with lower offsets are there only as targets
+constexpr double kDrawn = -100;  // words with lower offsets are there only as targets
 
 TEST(SampledWordsTest, EachWordComesAsOftenAsItsWeightSays) {
   constexpr std::int64_t kTokens = 53, kAlways = 5, kSteps = 20000;
@@ -660,8 +660,10 @@ TEST(SampledWordsTest, EachWordComesAsOftenAsItsWeightSays) {
     const Words words = Draw(draw, {});
     for (std::size_t i = 0; i < words.tokens.size(); ++i) {
       const auto token = static_cast<std::size_t>(words.tokens[i]);
-      if (words.offsets[i] < kCounts) continue;
-      if (token < kAlways) EXPECT_EQ(words.offsets[i], 0);
+      if (words.offsets[i] < kDrawn) continue;
+      if (token < kAlways) {
+        EXPECT_EQ(words.offsets[i], 0);
+      }
       weights[token] += std::exp(words.offsets[i]) / kSteps;
     }
   }
@@ -674,14 +676,14 @@ TEST(SampledWordsTest, SlicesShareTheWordsOfTheWhole) {
   kernels::WordDraw draw{.count = 20, .vocabulary = 101, .slice = {0, 101}, .seed = 3, .step = 9};
   const Words whole = Draw(draw, targets);
   for (int parts = 1; parts <= 8; ++parts) {
-    std::vector<std::pair<std::int32_t, float>> drawn, wanted;
+    std::vector<std::pair<std::int32_t, double>> drawn, wanted;
     std::vector<int> owners(targets.size());
     for (int part = 0; part < parts; ++part) {
       draw.slice = PartOf(101, part, parts);
       const Words words = Draw(draw, targets);
       EXPECT_TRUE(std::ranges::is_sorted(words.tokens));
       for (std::size_t i = 0; i < words.tokens.size(); ++i) {
-        if (words.offsets[i] > kCounts) drawn.emplace_back(words.tokens[i], words.offsets[i]);
+        if (words.offsets[i] > kDrawn) drawn.emplace_back(words.tokens[i], words.offsets[i]);
       }
       for (std::size_t t = 0; t < targets.size(); ++t) {
         const bool mine = targets[t] >= draw.slice.begin && targets[t] < draw.slice.end;
@@ -696,7 +698,7 @@ TEST(SampledWordsTest, SlicesShareTheWordsOfTheWhole) {
       }
     }
     for (std::size_t i = 0; i < whole.tokens.size(); ++i) {
-      if (whole.offsets[i] > kCounts) wanted.emplace_back(whole.tokens[i], whole.offsets[i]);
+      if (whole.offsets[i] > kDrawn) wanted.emplace_back(whole.tokens[i], whole.offsets[i]);
     }
     EXPECT_EQ(drawn, wanted) << parts << " parts";
     EXPECT_EQ(owners, (std::vector<int>{1, 0, 1, 1, 1, 1, 1, 1}));

@@ -443,6 +443,7 @@ TEST_P(ModelAgainstReference, AccumulatesOverMicroBatches) {
     one.targets.assign(parts.batch.targets.begin() + begin,
                        parts.batch.targets.begin() + begin + kLength);
     one.ordinals = {parts.batch.ordinals[b]};
+    one.step = parts.batch.step;
     sum += parts.model->ForwardBackward(one, {});
   }
   EXPECT_NEAR(sum, loss, kFp64 * std::abs(loss));

@@ -457,6 +457,12 @@ TEST_F(EvaluationsTest, TheDeadlineKnowsOfThem) {
     near.push_back(evaluations.IsNear());
   }
   EXPECT_THAT(near, ElementsAre(false, false, true, true, false));
+  near.clear();
+  progress_.last = 7;  // whose validation is not one of every four
+  for (progress_.step = 4; progress_.step < 7; ++progress_.step) {
+    near.push_back(evaluations.IsNear());
+  }
+  EXPECT_THAT(near, ElementsAre(false, true, true));
   train::StepResult step;
   step.tokens = 10;
   step.times.total = 2;

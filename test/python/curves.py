@@ -1,7 +1,7 @@
-"""vis/loss_curve.py reads records of every version and of any length, and loses no spike. Exit code 77 without
-matplotlib.
+"""vis/loss_curve.py reads records of every version and of any length, and loses no spike; vis/search.py finds the better
+of two rates by real runs. Exit code 77 without matplotlib.
 
-    python3 test/python/loss_curve.py vis/loss_curve.py
+    python3 test/python/curves.py vis/loss_curve.py vis/search.py build/trireme
 """
 import importlib.util
 import json
@@ -13,9 +13,16 @@ import tempfile
 
 if importlib.util.find_spec("matplotlib") is None:
     sys.exit(77)
-spec = importlib.util.spec_from_file_location("loss_curve", sys.argv[1])
-loss_curve = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(loss_curve)
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+loss_curve, search = load(sys.argv[1]), load(sys.argv[2])
 
 
 def line(kind, step, loss, **more):
@@ -59,3 +66,34 @@ with tempfile.TemporaryDirectory() as folder:
                                 env=os.environ | {"PYTHONPATH": folder})
         assert result.returncode == 4 and "Traceback" not in result.stderr, (name, result.returncode, result.stderr)
         assert f"{name}: No module named 'matplotlib'" in result.stderr and "pip install matplotlib" in result.stderr, result.stderr
+
+assert search.candidates([]) == [[]]
+assert search.candidates(["a=1|2 b=x|y", "a=2 b=x", "c='1, 2'"]) == [
+    ["a=1", "b=x"], ["a=1", "b=y"], ["a=2", "b=x"], ["a=2", "b=y"], ["c=1, 2"]]
+with tempfile.TemporaryDirectory() as folder:
+    root = pathlib.Path(folder)
+    deck = root / "deck.in"
+    deck.write_text(f"[data]\nfile = {root}/h.h5\nsequence_length = 16\nbatch = 8\n[tokenize]\nkind = harbour\nharbour_tokens = 20000\n"
+                    "[model]\ndim = 16\nheads = 2\nlayers = 1\n[optimizer]\nlearning_rate = 1e-2\n[schedule]\nwarmup_steps = 3\n",
+                    encoding="utf-8")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    subprocess.run([sys.argv[3], "-i", deck, "job.task=tokenize"], check=True, stdout=subprocess.DEVNULL, env=environment)
+
+    def find(*settings):
+        return subprocess.run([sys.executable, sys.argv[2], deck, root / "found", *settings, "--minutes", "0.01", "0.03", "--keep", "0.5",
+                               "--launch", sys.argv[3]], capture_output=True, text=True, check=False, env=environment)
+    first = find("optimizer.learning_rate=1e-9|1e-2", "model.dim=0")
+    assert first.returncode == 0 and "model.dim" in first.stdout, first
+    rows = json.loads((root / "found/search.json").read_text(encoding="utf-8"))
+    assert [(row["settings"], row["minutes"]) for row in rows] == [
+        (["optimizer.learning_rate=1e-9"], 0.01), (["optimizer.learning_rate=1e-2"], 0.01), (["model.dim=0"], 0.01),
+        (["optimizer.learning_rate=1e-2"], 0.03)], rows
+    assert "valid" not in rows[2] and rows[1]["valid"] < rows[0]["valid"] - 0.2 and rows[3]["steps"] > rows[1]["steps"], rows
+    table = (root / "found/search.md").read_text(encoding="utf-8").splitlines()
+    assert table[2].startswith("| optimizer.learning_rate=1e-2 |") and len(table) == 4, table
+    assert (root / "found/search.svg").stat().st_size > 1000
+    runs = sorted(path.name for path in (root / "found").iterdir())
+    again = find("optimizer.learning_rate=1e-9|1e-2", "model.dim=0")  # nothing is run twice
+    assert again.returncode == 0 and runs == sorted(path.name for path in (root / "found").iterdir()), again
+    assert find("model.dim=0").returncode == 1
+    assert find("nonsense").returncode == 2
