@@ -59,9 +59,9 @@ class InDouble(TorchFunctionMode):
 
     def __torch_function__(self, function, types, arguments=(), named=None):
         def wider(value):
-            return torch.float64 if value is torch.float32 else value
+            return torch.float64 if value is torch.float32 or value is torch.bfloat16 else value
 
-        if function in (torch.Tensor.float, torch.Tensor.bfloat16):
+        if function is torch.Tensor.float:
             return arguments[0].double()
         return function(*map(wider, arguments), **{key: wider(value) for key, value in (named or {}).items()})
 
