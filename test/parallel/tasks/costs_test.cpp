@@ -378,8 +378,10 @@ constexpr std::array kPlanLayouts = {
     "[optimizer]\nkind=muon\n[grid]\nsharding=optimizer\n",
     "[optimizer]\nkind=muon\n[grid]\ntensor=2\npipeline=2\nsharding=gradients\n",
     "[optimizer]\nkind=lion\n[grid]\ntensor=4\n",
+    "[optimizer]\naverage=0.5\n[grid]\npipeline=2\nsharding=parameters\n",
+    "[optimizer]\nkind=sgd\naverage=1\n[grid]\ntensor=2\n",
 };
-static_assert(kPlanLayouts.size() == 27);
+static_assert(kPlanLayouts.size() == 29);
 
 std::string TextOf(const std::string& layout) {
   return "[run]\nseed=11\n[data]\nbatch=13\nsequence_length=9\n[model]\ndim=36\nheads=8\n"
