@@ -168,14 +168,16 @@ class Optimizer {
   std::vector<OwnedParameter> owned_;
   std::vector<kernels::FlatRange> counted_;  // owned gradients, if this is their first copy
   std::vector<Part> unowned_;                // elements of stored gradients that are not owned
-  std::unique_ptr<Rule> rule_;
-  Moment average_;                              // without storage: none
+  // The average of the weights; empty: none.
+  Moment average_;
   std::vector<kernels::UpdateRange> averages_;  // values: average; gradients: weights
   device::Buffer exchanged_;                    // weights on the way to the average
-  device::Buffer squares_there_;                // on a GPU: sums of squares, [counted_], fp64
-  device::PinnedBuffer squares_;                // their copy on the host
-  device::PinnedBuffer scalars_;                // scalars of the last step, on the host
-  device::Buffer scalars_there_;                // their copy on a GPU
+
+  std::unique_ptr<Rule> rule_;
+  device::Buffer squares_there_;  // on a GPU: sums of squares, [counted_], fp64
+  device::PinnedBuffer squares_;  // their copy on the host
+  device::PinnedBuffer scalars_;  // scalars of the last step, on the host
+  device::Buffer scalars_there_;  // their copy on a GPU
 };
 
 // The rules follow, one class per method.

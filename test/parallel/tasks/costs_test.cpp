@@ -360,12 +360,13 @@ constexpr std::array kPlanLayouts = {
     // Sharding.
     "[grid]\nsharding=optimizer\n[data]\nmicro_batch=2\n",
     "[grid]\nsharding=gradients\n[data]\nmicro_batch=1\n",
-    "[grid]\nsharding=parameters\nprefetch=2\n[data]\nmicro_batch=1\n",
+    "[grid]\nsharding=parameters\nprefetch=2\n[data]\nmicro_batch=1\n[optimizer]\naverage=1\n",
     "[grid]\ntensor=2\nsequence_parallel=yes\nsharding=parameters\nshard_group=2\n"
     "[data]\nmicro_batch=2\n",
     "[grid]\npipeline=2\nsharding=gradients\n[pipeline]\nschedule=zero_bubble\n"
     "[data]\nmicro_batch=1\n",
-    "[grid]\npipeline=2\nsharding=optimizer\nshard_group=2\n[model]\nposition=sinusoidal\n",
+    "[grid]\npipeline=2\nsharding=optimizer\nshard_group=2\n[model]\nposition=sinusoidal\n"
+    "[optimizer]\naverage=0.5\n",
     // Context.
     "[grid]\ncontext=2\n",
     "[grid]\ncontext=4\ntensor=2\nsharding=parameters\n",
@@ -378,10 +379,8 @@ constexpr std::array kPlanLayouts = {
     "[optimizer]\nkind=muon\n[grid]\nsharding=optimizer\n",
     "[optimizer]\nkind=muon\n[grid]\ntensor=2\npipeline=2\nsharding=gradients\n",
     "[optimizer]\nkind=lion\n[grid]\ntensor=4\n",
-    "[optimizer]\naverage=0.5\n[grid]\npipeline=2\nsharding=parameters\n",
-    "[optimizer]\nkind=sgd\naverage=1\n[grid]\ntensor=2\n",
 };
-static_assert(kPlanLayouts.size() == 29);
+static_assert(kPlanLayouts.size() == 27);
 
 std::string TextOf(const std::string& layout) {
   return "[run]\nseed=11\n[data]\nbatch=13\nsequence_length=9\n[model]\ndim=36\nheads=8\n"

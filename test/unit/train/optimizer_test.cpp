@@ -376,18 +376,6 @@ TEST(OptimizerKeys, Groups) {
   }
 }
 
-TEST(OptimizerKeys, BelongToTheirKind) {
-  deck::Schema schema;
-  train::DeclareOptimizerAndSchedule(schema);
-  const auto read = [&](const char* kind, const char* key) {
-    return train::ReadOptimizer(Parse(schema, {std::string("optimizer.kind=") + kind, key}));
-  };
-  EXPECT_EQ(read("sgd", "optimizer.momentum=0.5").momentum, 0.5);
-  EXPECT_EQ(read("muon", "optimizer.muon_momentum=0.5").muon_momentum, 0.5);
-  EXPECT_THROW(read("adamw", "optimizer.momentum=0.5"), Error);
-  EXPECT_THROW(read("sgd", "optimizer.muon_momentum=0.5"), Error);
-}
-
 TEST(OptimizerKeys, AveragesBeginWithADecay) {
   deck::Schema schema;
   train::DeclareOptimizerAndSchedule(schema);
@@ -399,6 +387,18 @@ TEST(OptimizerKeys, AveragesBeginWithADecay) {
   for (const char* bad : {"-0.5", "1.5", "nan"}) {
     EXPECT_THROW(Parse(schema, {std::string("optimizer.average=") + bad}), Error) << bad;
   }
+}
+
+TEST(OptimizerKeys, BelongToTheirKind) {
+  deck::Schema schema;
+  train::DeclareOptimizerAndSchedule(schema);
+  const auto read = [&](const char* kind, const char* key) {
+    return train::ReadOptimizer(Parse(schema, {std::string("optimizer.kind=") + kind, key}));
+  };
+  EXPECT_EQ(read("sgd", "optimizer.momentum=0.5").momentum, 0.5);
+  EXPECT_EQ(read("muon", "optimizer.muon_momentum=0.5").muon_momentum, 0.5);
+  EXPECT_THROW(read("adamw", "optimizer.momentum=0.5"), Error);
+  EXPECT_THROW(read("sgd", "optimizer.muon_momentum=0.5"), Error);
 }
 
 TEST(Schedule, StopAtKeepsTheRatesOfTheWhole) {
