@@ -63,22 +63,22 @@ is_missing late
 model=(model.norm_position=pre model.activation=gelu model.scale_embedding=no monitor.sample_tokens=0)
 average=(optimizer.average=0.8 optimizer.average_from=3)
 averaged="the averaged weights are used"
-run 0 "${mpi[@]}" 2 "$TRIREME" -i deck.in "${model[@]}" "${average[@]}" job.output=whole
+run 0 "${mpi[@]}" 2 "$TRIREME" -i deck.in "${model[@]}" "${average[@]}" job.output=means
 grep -q '^   valid .*  averaged$' output || fail "the screen does not say that averages are evaluated"
-grep -q '"kind":"test".*"averaged":true' whole/metrics.jsonl || fail "the records do not say it"
-run 0 "${mpi[@]}" 2 "$TRIREME" -r whole job.task=evaluate
-says_once "trireme: whole/checkpoints/step_00000020: $averaged"
-says "$(printf 'loss %.6f' "$(losses whole/metrics.jsonl valid | tail -n 1 | cut -d ' ' -f 2)")"
+grep -q '"kind":"test".*"averaged":true' means/metrics.jsonl || fail "the records do not say it"
+run 0 "${mpi[@]}" 2 "$TRIREME" -r means job.task=evaluate
+says_once "trireme: means/checkpoints/step_00000020: $averaged"
+says "$(printf 'loss %.6f' "$(losses means/metrics.jsonl valid | tail -n 1 | cut -d ' ' -f 2)")"
 run 0 "${mpi[@]}" 2 "$TRIREME" -i deck.in "${model[@]}" job.output=none
 ! grep -q averaged output || fail "averages without optimizer.average"
-losses none/metrics.jsonl step | cmp - <(losses whole/metrics.jsonl step) || fail "averages change the training"
-[[ $(losses none/metrics.jsonl valid) != $(losses whole/metrics.jsonl valid) ]] || fail "the averages are the weights"
+losses none/metrics.jsonl step | cmp - <(losses means/metrics.jsonl step) || fail "averages change the training"
+[[ $(losses none/metrics.jsonl valid) != $(losses means/metrics.jsonl valid) ]] || fail "the averages are the weights"
 
 # A stop keeps them; they end and begin where a run is continued.
 run 0 "${mpi[@]}" 2 "$TRIREME" -i deck.in "${model[@]}" "${average[@]}" job.output=halves schedule.stop_at=10
 run 0 "${mpi[@]}" 2 "$TRIREME" -r halves
 for file in model optimizer; do
-  cmp {whole,halves}/checkpoints/step_00000020/$file.safetensors || fail "after a stop: other bits of $file"
+  cmp {means,halves}/checkpoints/step_00000020/$file.safetensors || fail "after a stop: other bits of $file"
 done
 run 0 "${mpi[@]}" 2 "$TRIREME" -r halves/checkpoints/step_00000010 optimizer.average=0 optimizer.average_from=0 job.output=ended
 says "optimizer.average is 0 now and was 0.8 when the checkpoint was written"
@@ -88,9 +88,9 @@ run 2 "$TRIREME" -i deck.in optimizer.average_from=3 job.output=late
 says "optimizer.average_from = 3: there is no average of the weights"
 
 # A new run that stays where it begins has the averages as weights; both are exported as one model.
-run 0 "$TRIREME" -i deck.in "${model[@]}" checkpoint.start_from=whole optimizer.learning_rate=0 schedule.steps=1 job.output=stays
-says "trireme: whole/checkpoints/step_00000020: $averaged"
-"$python" - {whole,stays,none,began}/checkpoints/latest <<'PYTHON' || fail "tensors of averages"
+run 0 "$TRIREME" -i deck.in "${model[@]}" checkpoint.start_from=means optimizer.learning_rate=0 schedule.steps=1 job.output=stays
+says "trireme: means/checkpoints/step_00000020: $averaged"
+"$python" - {means,stays,none,began}/checkpoints/latest <<'PYTHON' || fail "tensors of averages"
 import json, struct, sys
 def tensors(path):
     data = open(path, "rb").read()
@@ -112,7 +112,7 @@ floats = [struct.unpack(f"<{len(data) // 4}f", data) for data in (before[name], 
 assert all(abs(0.8 * a + 0.2 * b - c) < 1e-6 for a, b, c in zip(*floats)), "an average that begins at a resume"
 assert floats[0] != floats[1]
 PYTHON
-run 0 "$TRIREME" -r whole job.task=export hf.path=one
-says_once "trireme: whole/checkpoints/step_00000020: $averaged"
+run 0 "$TRIREME" -r means job.task=export hf.path=one
+says_once "trireme: means/checkpoints/step_00000020: $averaged"
 run 0 "$TRIREME" -r stays job.task=export hf.path=other
 cmp {one,other}/model.safetensors || fail "the exported model is not that of the averages"
