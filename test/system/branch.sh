@@ -80,6 +80,12 @@ run 0 "${mpi[@]}" 2 "$TRIREME" -r halves
 for file in model optimizer; do
   cmp {means,halves}/checkpoints/step_00000020/$file.safetensors || fail "after a stop: other bits of $file"
 done
+run 0 "${mpi[@]}" 4 "$TRIREME" -r halves/checkpoints/step_00000010 grid.tensor=2 grid.sharding=parameters job.output=moved
+"$python" - <(losses means/metrics.jsonl valid) <(losses moved/metrics.jsonl valid) <<'PYTHON' || fail "other averages in another layout"
+import sys
+runs = [dict(line.split() for line in open(path)) for path in sys.argv[1:]]
+assert abs(float(runs[0]["20"]) / float(runs[1]["20"]) - 1) < 1e-5, runs
+PYTHON
 run 0 "${mpi[@]}" 2 "$TRIREME" -r halves/checkpoints/step_00000010 optimizer.average=0 optimizer.average_from=0 job.output=ended
 says "optimizer.average is 0 now and was 0.8 when the checkpoint was written"
 cmp {none,ended}/checkpoints/step_00000020/optimizer.safetensors || fail "without averages from step 10 on: other bits"
