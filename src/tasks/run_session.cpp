@@ -114,8 +114,11 @@ void RunSession::CheckRates(const train::Plan& plan) const {
         deck::Deck::Parse(*request_.schema, text, Record().path + ": schedule", {}));
     if (was.decay != train::Decay::kWsd) return;
     now.peak = 1;  // another peak is a change that is reported, and does not move the decay
+    // Equal epochs are equal steps, although changed windows or samples left out count otherwise.
+    const bool same = request_.schedule.steps == 0 && was.epochs == request_.schedule.epochs;
     const auto per_epoch = static_cast<double>(plan.StepsPerEpoch());
-    const train::Schedule then = train::MakeSchedule(was, 1, std::llround(was.epochs * per_epoch));
+    const train::Schedule then =
+        train::MakeSchedule(was, 1, same ? now.steps : std::llround(was.epochs * per_epoch));
     for (std::int64_t step = 1; step <= Record().step; ++step) {
       if (then.Rate(step) == now.Rate(step)) continue;
       throw InputError(

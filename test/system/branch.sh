@@ -58,6 +58,11 @@ says "name a checkpoint of step 18 or before with -r"
 run 2 "$TRIREME" -r long/checkpoints/step_00000036 schedule.steps=60 job.output=late
 says "its step 31 had 91.0% of the peak learning rate; in a run of 60 steps with this deck's [schedule] it would have had 100.0%"
 is_missing late
+# Epochs are as many steps as before where other windows count otherwise.
+run 0 "$TRIREME" -i deck.in "${plateau[@]}" schedule.epochs=1.7 job.output=epochs schedule.stop_at=8
+run 0 "$TRIREME" -r epochs data.batch=4 schedule.stop_at=44
+run 0 "$TRIREME" -r epochs
+says "step_00000044 at step 44"
 
 # Averaged weights: evaluations, tasks that read a checkpoint and new runs take them; the training does not.
 model=(model.norm_position=pre model.activation=gelu model.scale_embedding=no monitor.sample_tokens=0)
