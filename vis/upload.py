@@ -26,7 +26,7 @@ import sys
 
 FILES = ["deck.in", "log.txt", "summary.json", "report.html"]
 # Members of records that are no measurement.
-NOT_SENT = {"kind", "step", "steps", "set", "windows", "sources", "event", "rank", "host", "text", "memory_host", "slowest_host"}
+NOT_SENT = {"kind", "step", "steps", "set", "windows", "averaged", "sources", "event", "rank", "host", "text", "memory_host", "slowest_host"}
 NAMES = {"loss": "loss/train", "perplexity": "perplexity/train", "learning_rate": "optimizer/learning_rate",
          "grad_norm": "optimizer/gradient_norm", "step_seconds": "perf/step_seconds",
          "tokens_per_second": "perf/tokens_per_second", "flops_per_second": "perf/flops_per_second",

@@ -98,12 +98,25 @@ std::string ReadHeader(const std::string& path, const FileSums& sums) {
   return header;
 }
 
+// What the optimizer's file has of averaged weights, by the parameters' names.
+std::vector<StoredTensor> Averages(std::vector<StoredTensor> entries) {
+  std::erase_if(entries,
+                [](const StoredTensor& entry) { return !entry.name.starts_with(kAveragePrefix); });
+  for (StoredTensor& entry : entries) entry.name.erase(0, std::string_view(kAveragePrefix).size());
+  return entries;
+}
+
+// The name of the file that has what ReadTensors calls `file`.
+std::string FileOf(const std::string& file) {
+  return (file == kAverage ? "optimizer" : file) + ".safetensors";
+}
+
 // The file's entry for each block, in the blocks' order. Throws an InputError with the differences.
-std::vector<StoredTensor> Match(const Layout& layout,
+std::vector<StoredTensor> Match(const std::vector<StoredTensor>& entries,
                                 const std::vector<kernels::StateBlock>& blocks,
                                 const std::string& path) {
   std::map<std::string, const StoredTensor*> unused;
-  for (const StoredTensor& entry : layout.entries) unused[entry.name] = &entry;
+  for (const StoredTensor& entry : entries) unused[entry.name] = &entry;
   std::vector<StoredTensor> matched;
   std::vector<std::string> problems;
   for (const kernels::StateBlock& block : blocks) {
@@ -121,6 +134,7 @@ std::vector<StoredTensor> Match(const Layout& layout,
     unused.erase(found);
   }
   for (const auto& [name, entry] : unused) {
+    if (name.starts_with(kAveragePrefix)) continue;
     problems.push_back(fmt::format("tensor {}: nothing expected, {} {} found", deck::Shown(name),
                                    entry->dtype, ShapeText(entry->shape)));
   }
@@ -192,14 +206,15 @@ class Destination {
   std::vector<Target> targets_, memory_;
 };
 
-// Facts about a file, read by rank 0.
+// Facts about a file, read by rank 0; of averages, only their part of the file is shared.
 struct FileFacts {
   std::int64_t bytes = 0;      // of the file; on all ranks
   std::string header;          // on all ranks
   std::vector<Segment> share;  // segments that this rank reads, without the header
 };
 FileFacts SharedFacts(const comm::Communicator& world, const std::string& checkpoint,
-                      const std::string& name) {
+                      const std::string& file) {
+  const std::string name = FileOf(file);
   FileFacts facts;
   std::vector<Segment> all;
   TogetherReading(world, checkpoint, [&] {
@@ -209,6 +224,13 @@ FileFacts SharedFacts(const comm::Communicator& world, const std::string& checkp
     facts.header = ReadHeader(checkpoint + "/" + name, sums);
     facts.bytes = sums.bytes;
     all.assign(sums.segments.begin() + 1, sums.segments.end());
+    if (file != kAverage) return;
+    const std::vector<StoredTensor> wanted =
+        Averages(ParseLayout(facts.header, facts.bytes, checkpoint + "/" + name).entries);
+    std::erase_if(all, [&](const Segment& segment) {
+      return wanted.empty() || segment.offset + segment.length <= wanted.front().offset ||
+             segment.offset >= wanted.back().offset + wanted.back().bytes;
+    });
   });
   world.Broadcast(&facts.bytes, sizeof facts.bytes);
   facts.header = world.Broadcast(facts.header);
@@ -251,15 +273,14 @@ nlohmann::json ReadRun(const comm::Communicator& world, const std::string& check
 void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
                  const std::string& file, const std::vector<kernels::StateBlock>& blocks,
                  const std::function<void()>& between) {
-  const std::string name = file + ".safetensors";
-  const std::string path = checkpoint + "/" + name;
-  const FileFacts facts = SharedFacts(world, checkpoint, name);
+  const std::string path = checkpoint + "/" + FileOf(file);
+  const FileFacts facts = SharedFacts(world, checkpoint, file);
   Layout layout;
   std::vector<StoredTensor> entries;
   std::optional<Destination> destination;
   world.Together([&] {
     layout = ParseLayout(facts.header, facts.bytes, path);
-    entries = Match(layout, blocks, path);
+    entries = Match(file == kAverage ? Averages(layout.entries) : layout.entries, blocks, path);
     destination.emplace(blocks, entries);
   });
   std::optional<PositionedFile> opened;
@@ -280,6 +301,24 @@ void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
     if (exchange.Receives()) destination->ConvertAll(path);
   });
   exchange.PassOn(destination->Memory());
+}
+
+bool ReadWeights(const comm::Communicator& world, const std::string& checkpoint,
+                 const std::vector<kernels::StateBlock>& blocks,
+                 const std::function<void()>& between) {
+  bool averages = false;
+  TogetherReading(world, checkpoint, [&] {
+    if (world.IsRoot()) AsDamage([&] { averages = HasAverages(checkpoint); });
+  });
+  averages = world.Max(std::int64_t{averages}) == 1;
+  ReadTensors(world, checkpoint, averages ? kAverage : "model", blocks, between);
+  return averages;
+}
+
+bool HasAverages(const std::string& checkpoint) {
+  std::error_code error;  // without the optimizer's file, the model's alone is enough
+  return std::filesystem::exists(checkpoint + "/" + FileOf(kAverage), error) &&
+         !TensorReader(checkpoint, kAverage).Tensors().empty();
 }
 
 // Tensor files: the header of any file, and parts of a checkpoint's, checked against its hashes.
@@ -310,8 +349,8 @@ struct TensorReader::State {
 };
 
 TensorReader::TensorReader(const std::string& checkpoint, const std::string& file)
-    : state_(std::make_unique<State>(checkpoint + "/" + file + ".safetensors")) {
-  state_->sums = ReadSums(checkpoint, file + ".safetensors");
+    : state_(std::make_unique<State>(checkpoint + "/" + FileOf(file))) {
+  state_->sums = ReadSums(checkpoint, FileOf(file));
   const std::string& path = state_->file.Path();
   if (const std::int64_t size = state_->file.Size(); size != state_->sums.bytes) {
     throw InputError(fmt::format("{}: {} bytes expected, {} found", path, state_->sums.bytes, size),
@@ -320,6 +359,7 @@ TensorReader::TensorReader(const std::string& checkpoint, const std::string& fil
   std::string header(static_cast<std::size_t>(state_->sums.segments.front().length), '\0');
   state_->Take(state_->sums.segments.front(), header.data());
   state_->tensors = ParseLayout(header, state_->sums.bytes, path).entries;
+  if (file == kAverage) state_->tensors = Averages(std::move(state_->tensors));
 }
 
 TensorReader::~TensorReader() = default;

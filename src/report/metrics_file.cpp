@@ -344,6 +344,7 @@ std::string ToJsonLine(const Record& record) {
   json["kind"] = NameOf(record.kind);
   if (!record.set.empty()) json["set"] = record.set;
   if (record.windows > 0) json["windows"] = record.windows;
+  if (record.averaged) json["averaged"] = true;
   json["step"] = record.step;
   ForProgress<double>(record, Into(json));
   AddMeasures(json, record);

@@ -256,8 +256,9 @@ std::string EvaluationLine(const Record& record) {
           ? ""
           : fmt::format("  {} of {} {}", WithThousands(record.windows),
                         WithThousands(record.all_windows), record.pairs ? "pairs" : "windows");
-  return fmt::format("{:>8}{}{}{}{}", valid ? "valid" : "test", LossFields(record),
-                     record.set.empty() ? "" : "  ", record.set, sample);
+  return fmt::format("{:>8}{}{}{}{}{}", valid ? "valid" : "test", LossFields(record),
+                     record.set.empty() ? "" : "  ", record.set, sample,
+                     record.averaged ? "  averaged" : "");
 }
 
 std::string LiveLine(const Record& record, std::int64_t total_steps, double left) {

@@ -53,9 +53,11 @@ bool Evaluations::Evaluate(const data::TokenFile& tokens, data::Split split, rep
   options.windows = test ? 0 : Options().validate_windows;
   options.seed = loop_.state.Plan().model.seed;
   options.stop = [this] { return loop_.job.ranks.signals->Received(); };
+  loop_.state.ExchangeAverage();
   const train::Evaluation result =
       pairs == nullptr ? train::Evaluate(loop_.state.Net(), tokens, split, options)
                        : train::EvaluatePairs(loop_.state.Net(), *pairs, split, options);
+  loop_.state.ExchangeAverage();
   grid.Traffic() = steps_alone;  // the summary's table of transfers is about the steps only
   if (recorder != nullptr) grid.TraceInto(recorder);
   if (result.stopped) {
@@ -65,6 +67,7 @@ bool Evaluations::Evaluate(const data::TokenFile& tokens, data::Split split, rep
   }
   seconds += result.seconds;
   record.loss = result.loss;
+  record.averaged = loop_.state.Averages();
   if (result.windows < result.all_windows) {
     record.windows = result.windows;
     record.all_windows = result.all_windows;
@@ -123,7 +126,9 @@ void Evaluations::PrintSample() {
                                 .top_p = 0.95,
                                 .seed = loop_.state.Plan().model.seed};
   const auto eos = static_cast<std::int32_t>(tokens.Words().eos);
+  loop_.state.ExchangeAverage();
   const std::vector<std::int32_t> added = ContinueOnce(loop_.state.Net(), {eos}, options);
+  loop_.state.ExchangeAverage();
   if (!loop_.state.Grid().World().IsRoot()) return;
   loop_.monitor->Sample(loop_.progress.step, Printable(tokens.Decode(added)));
 }

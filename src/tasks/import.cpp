@@ -10,6 +10,7 @@
 
 #include "root.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/checkpoint/tensor_file.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/communicator.hpp"
@@ -250,7 +251,9 @@ void Open(const app::Request& request, const comm::Communicator& world, const ap
   task.config_text = world.Broadcast(task.config_text);
   listing = world.Broadcast(listing);
   world.Together([&] {
-    task.reader.emplace(task.checkpoint, "model");
+    const bool averages = checkpoint::HasAverages(task.checkpoint);
+    if (averages && world.IsRoot()) SayAverages(task.checkpoint);
+    task.reader.emplace(task.checkpoint, averages ? checkpoint::kAverage : "model");
     task.model = request.model;
     task.model.vocabulary = VocabularyOf(*task.reader);
     task.model.asked_vocabulary = task.model.vocabulary;

@@ -34,4 +34,9 @@ void Say(fmt::format_string<Args...> format, Args&&... args) {
   std::fflush(stdout);
 }
 
+// Says that a checkpoint's averaged weights are used (optimizer.average).
+inline void SayAverages(const std::string& checkpoint) {
+  fmt::print(stderr, "trireme: {}: the averaged weights are used\n", checkpoint);
+}
+
 }  // namespace trireme::tasks

@@ -2,6 +2,7 @@
 #include "run_session.hpp"
 
 #include <fmt/format.h>
+#include <cmath>
 #include <filesystem>
 
 #include "root.hpp"
@@ -99,6 +100,39 @@ bool RunSession::HasEnded(const Progress& progress) const {
   return true;
 }
 
+void RunSession::CheckRates(const train::Plan& plan) const {
+  train::Schedule now = plan.training.options.schedule;
+  const nlohmann::json keys = Record().json.value("schedule", nlohmann::json::object());
+  if (now.decay != train::Decay::kWsd || !keys.is_object()) return;
+  world_.Together([&] {
+    std::string text = "[schedule]\n";
+    for (const auto& [name, value] : keys.items()) {
+      if (!value.is_string() || request_.schema->Find("schedule." + name) == nullptr) continue;
+      text += fmt::format("{} = {}\n", name, value.get<std::string>());
+    }
+    const train::ScheduleOptions was = train::ReadSchedule(
+        deck::Deck::Parse(*request_.schema, text, Record().path + ": schedule", {}));
+    if (was.decay != train::Decay::kWsd) return;
+    now.peak = 1;  // another peak is a change that is reported, and does not move the decay
+    // Equal epochs are equal steps, although changed windows or samples left out count otherwise.
+    const bool same = request_.schedule.steps == 0 && was.epochs == request_.schedule.epochs;
+    const auto per_epoch = static_cast<double>(plan.StepsPerEpoch());
+    const train::Schedule then =
+        train::MakeSchedule(was, 1, same ? now.steps : std::llround(was.epochs * per_epoch));
+    for (std::int64_t step = 1; step <= Record().step; ++step) {
+      if (then.Rate(step) == now.Rate(step)) continue;
+      throw InputError(
+          fmt::format("{}: its step {} had {:.1f}% of the peak learning rate; in a run of {} with "
+                      "this deck's [schedule] it would have had {:.1f}%",
+                      checkpoint_, report::WithThousands(step), 100 * then.Rate(step),
+                      report::Counted(now.steps, "step"), 100 * now.Rate(step)),
+          fmt::format("With schedule.decay = wsd, name a checkpoint of step {} or before with -r, "
+                      "or begin a new run with the weights (checkpoint.start_from).",
+                      report::WithThousands(step - 1)));
+    }
+  });
+}
+
 void RunSession::CheckFolder() const {
   AtRoot(world_, [&] { report::CheckRunFolder(folder_, continues_); });
 }
@@ -165,7 +199,12 @@ void RunSession::Load(const app::Device& device, const data::TokenFile& tokens,
       LoadLocal(state);
     } else {
       checkpoint_ = app::ReadNewest(request_, world_, start_, [&](const std::string& checkpoint) {
-        if (start_.weights_alone) return state.LoadWeights(checkpoint, stop_if_asked);
+        if (start_.weights_alone) {
+          if (state.LoadWeights(checkpoint, stop_if_asked) && world_.IsRoot()) {
+            SayAverages(checkpoint);
+          }
+          return;
+        }
         CheckCanonical(canonical);
         ResumeProducts(device, Record());
         state.Load(checkpoint, stop_if_asked);

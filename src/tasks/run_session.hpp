@@ -28,6 +28,9 @@ class RunSession {
 
   // Collective. Whether the last step is done and, except in a branch, recorded; if so, says that.
   bool HasEnded(const Progress& progress) const;
+  // Collective. Refuses to go on with schedule.decay = wsd if the steps so far had other learning
+  // rates than this run's length gives them: a decay begins on the plateau.
+  void CheckRates(const train::Plan& plan) const;
   void CheckFolder() const;  // collective: AgreedError if Lock would refuse the folder
   // Collective. Locks the folder: from now on no other job writes into it.
   void Lock();

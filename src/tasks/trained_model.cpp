@@ -77,9 +77,11 @@ TrainedModel::TrainedModel(const app::Job& job, std::int64_t micro_batch, std::i
   });
   std::optional<train::StateOnHost> weights;
   world.Together([&] { weights.emplace(model_->Stream(), model_->Blocks()); });
+  bool averages = false;
   checkpoint_ = app::ReadNewest(request, world, job.start, [&](const std::string& checkpoint) {
-    checkpoint::ReadTensors(world, checkpoint, "model", *weights);
+    averages = checkpoint::ReadWeights(world, checkpoint, *weights);
   });
+  if (averages && world.IsRoot()) SayAverages(checkpoint_);
   weights->Store();
   model_->Inference().PackWeights();
 }

@@ -142,6 +142,7 @@ class TrainingLoop {
     const app::RunRecord& record = session_->Record();
     progress_.step = progress_.first = record.step;
     progress_.validation_due = record.validation_due;
+    session_->CheckRates(loop_.plan);
     loop_.job.ranks.World().Together([&] { safeguards.Restore(record); });
     return safeguards;
   }

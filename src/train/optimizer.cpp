@@ -7,8 +7,12 @@
 #include <numeric>
 
 #include "trireme/base/error.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
 
 namespace trireme::train {
+
+// Bytes of weights that ExchangeAverage moves at a time.
+static constexpr std::int64_t kExchangeBytes = std::int64_t{1} << 20;
 
 ParameterGroup GroupOf(const kernels::Registry& registry, kernels::ParameterId id) {
   const kernels::Unit& unit = registry.Units().at(static_cast<std::size_t>(registry.UnitOf(id)));
@@ -23,6 +27,7 @@ Optimizer::Optimizer(const OptimizerOptions& options, kernels::Registry& registr
   FindOwned();
   FindUnowned();
   rule_ = MakeRule({options, owned_, registry, stream, tensor});
+  if (options.average > 0) MakeAverage();
   // Memory for the host's copies, which the host reads and writes even if the stream is planned.
   const device::Kind host = stream.Planned() ? device::Kind::kCpu : stream.Where();
   scalars_ = device::AllocatePinned(ScalarBytes(), host);
@@ -83,6 +88,32 @@ void Optimizer::FindUnowned() {
   }
 }
 
+void Optimizer::MakeAverage() {
+  const Dtype type = registry_->SumType();
+  average_ = {checkpoint::kAveragePrefix,
+              device::AllocateZeroed(BytesOf(type, registry_->Owns().moments), stream_.Where())};
+  std::int64_t largest = 0;
+  for (const OwnedParameter& part : owned_) {
+    averages_.push_back({.count = part.storage.count,
+                         .decay = 1,
+                         .gradients = part.storage.values,
+                         .values = ElementAt(average_.storage.get(), type, part.moment),
+                         .scale = -1});
+    largest = std::max(largest, BytesOf(type, part.storage.count));
+  }
+  exchanged_ = device::AllocateZeroed(std::min(largest, kExchangeBytes), stream_.Where());
+  if (!stream_.Planned()) FollowWeights();
+}
+
+// In fp32 the share is rounded so that it and its rest, by which the average is multiplied, add up
+// to 1 exactly: otherwise averages of many steps would shrink or grow.
+double Optimizer::ShareOf(std::int64_t step) const {
+  const auto count = static_cast<double>(step - options_.average_from);
+  const double share = count <= 1 ? 1.0 : std::max(1 - options_.average, 1 / count);
+  if (registry_->SumType() == Dtype::kFloat64) return share;
+  return 1 - static_cast<double>(static_cast<float>(1 - share));
+}
+
 void Optimizer::QueueSquares() {
   if (!stream_.OnGpu() || counted_.empty()) return;
   auto* const there = static_cast<double*>(squares_there_.get());
@@ -120,19 +151,24 @@ void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_no
   const bool clip = options_.clip_norm > 0 && gradient_norm > options_.clip_norm;
   // This step's gradients were awaited, so the stream has read the previous step's scalars.
   const std::span scalars(static_cast<kernels::UpdateScalars*>(scalars_.get()),
-                          static_cast<std::size_t>(rule_->ScalarSets()));
+                          static_cast<std::size_t>(ScalarSets()));
   const kernels::UpdateScalars common{
       .learning_rate = learning_rate,
       .gradient_scale =
           (clip ? options_.clip_norm / gradient_norm : 1.0) / static_cast<double>(count)};
   std::fill(scalars.begin(), scalars.end(), common);
-  rule_->SetScalars(step, scalars);
+  rule_->SetScalars(step, scalars.first(static_cast<std::size_t>(rule_->ScalarSets())));
+  if (options_.average > 0) scalars.back() = {.learning_rate = ShareOf(step)};
   const kernels::UpdateScalars* there = scalars.data();
   if (scalars_there_ != nullptr) {
     device::StartCopyIn(stream_, scalars.data(), scalars_there_.get(), ScalarBytes());
     there = static_cast<const kernels::UpdateScalars*>(scalars_there_.get());
   }
   rule_->Update(there, clear);
+  if (options_.average > 0) {
+    kernels::GradientDescent(stream_, registry_->SumType(), averages_, there + rule_->ScalarSets(),
+                             false);
+  }
   if (!clear) return;
   registry_->GradientsCleared();
   for (const Part& part : unowned_) {
@@ -142,8 +178,10 @@ void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_no
   }
 }
 
+int Optimizer::ScalarSets() const { return rule_->ScalarSets() + (options_.average > 0 ? 1 : 0); }
+
 std::int64_t Optimizer::ScalarBytes() const {
-  return rule_->ScalarSets() * static_cast<std::int64_t>(sizeof(kernels::UpdateScalars));
+  return ScalarSets() * static_cast<std::int64_t>(sizeof(kernels::UpdateScalars));
 }
 
 void Optimizer::RoundMasters() {
@@ -155,8 +193,35 @@ void Optimizer::RoundMasters() {
   }
 }
 
+void Optimizer::FollowWeights() {
+  for (const kernels::UpdateRange& range : averages_) {
+    device::CopyWithin(stream_, range.gradients, range.values,
+                       BytesOf(registry_->SumType(), range.count));
+  }
+}
+
+void Optimizer::ExchangeAverage() {
+  for (const kernels::UpdateRange& range : averages_) {
+    auto* weights = static_cast<std::byte*>(range.gradients);
+    auto* average = static_cast<std::byte*>(range.values);
+    const std::byte* const end = weights + BytesOf(registry_->SumType(), range.count);
+    while (weights < end) {
+      const std::int64_t bytes = std::min<std::int64_t>(end - weights, kExchangeBytes);
+      device::CopyWithin(stream_, weights, exchanged_.get(), bytes);
+      device::CopyWithin(stream_, average, weights, bytes);
+      device::CopyWithin(stream_, exchanged_.get(), average, bytes);
+      weights += bytes;
+      average += bytes;
+    }
+  }
+  RoundMasters();
+}
+
 std::vector<kernels::StateBlock> Optimizer::Blocks(int rank, int ranks, int sharers) const {
   std::vector<kernels::StateBlock> blocks;
+  if (options_.average > 0) {
+    blocks = registry_->MomentBlocks(average_.storage.get(), average_.prefix, rank, ranks, sharers);
+  }
   for (const Moment& moment : rule_->Moments()) {
     auto more = registry_->MomentBlocks(moment.storage.get(), moment.prefix, rank, ranks, sharers);
     for (std::size_t id = 0; id < more.size(); ++id) {
@@ -172,7 +237,8 @@ std::vector<kernels::StateBlock> Optimizer::Blocks(int rank, int ranks, int shar
 }
 
 std::int64_t Optimizer::Bytes() const {
-  return rule_->Bytes() + device::BytesOf(squares_there_) + device::BytesOf(scalars_there_);
+  return rule_->Bytes() + device::BytesOf(average_.storage) + device::BytesOf(exchanged_) +
+         device::BytesOf(squares_there_) + device::BytesOf(scalars_there_);
 }
 
 // Rule: memory for moments, and the choice of a rule.

@@ -20,7 +20,7 @@ constexpr deck::Names<kParameterGroups> kGroups = {"embedding", "head", "matrice
 constexpr deck::Names<4> kDecays = {"constant", "cosine", "linear", "wsd"};
 
 void BindOptimizer(deck::Keys keys, OptimizerOptions& o) {
-  using deck::AtLeast, deck::Above, deck::HalfOpen;
+  using deck::AtLeast, deck::Above, deck::Between, deck::HalfOpen;
   keys.Section("optimizer", "How gradients become updates.")
       .Choice("optimizer.kind", o.kind, kKinds,
               "adamw: decoupled weight decay (Loshchilov and Hutter 2019); sgd: with "
@@ -43,6 +43,12 @@ void BindOptimizer(deck::Keys keys, OptimizerOptions& o) {
             "the blocks; norms: all vectors. Empty: none differs.")
       .Real("optimizer.weight_decay", o.weight_decay, AtLeast(0), "",
             "Decoupled, times the learning rate; matrices only, not norms and biases. 0: none.")
+      .Real("optimizer.average", o.average, Between(0, 1), "",
+            "Decay of an exponential average of the weights, which starts as their plain mean; 1 "
+            "keeps the mean of all (Polyak and Juditsky 1992). Evaluations, and tasks that read "
+            "the checkpoint, use it; the training does not. 0: none.")
+      .Integer("optimizer.average_from", o.average_from, AtLeast(0), "steps",
+               "Number of first steps whose weights optimizer.average leaves out.")
       .Real("optimizer.clip_norm", o.clip_norm, AtLeast(0), "",
             "Gradients with a larger global norm are scaled down to it. 0: never.")
       .Real("optimizer.label_smoothing", o.label_smoothing, HalfOpen(0, 1), "",
@@ -137,6 +143,10 @@ OptimizerOptions ReadOptimizer(const deck::Deck& deck) {
   };
   only("optimizer.momentum", OptimizerKind::kSgd);
   only("optimizer.muon_momentum", OptimizerKind::kMuon);
+  if (options.average == 0 && deck.Differs("optimizer.average_from")) {
+    throw deck.Complain("optimizer.average_from", "there is no average of the weights",
+                        "Leave it out, or give optimizer.average, such as 0.999.");
+  }
   if (!options.groups_text.empty()) ReadGroups(options, deck);
   return options;
 }

@@ -132,6 +132,14 @@ void TrainingState::Update(std::int64_t step, double learning_rate, double norm,
   UpdateScales();
 }
 
+void TrainingState::ExchangeAverage() {
+  if (!Averages()) return;
+  FinishUpdate();
+  optimizer_->ExchangeAverage();
+  model_.Units().GatherUpdated();
+  FinishUpdate();
+}
+
 std::string TrainingState::FirstParameterNotFinite() {
   if (Stream().OnGpu()) return {};
   for (const kernels::StateBlock& block : model_.Blocks()) {
@@ -194,16 +202,18 @@ StateOnHost TrainingState::GradientBlocks() const {
   return StateOnHost(Stream(), SumBlocks()).Fetch();
 }
 
-void TrainingState::LoadWeights(const std::string& checkpoint,
+bool TrainingState::LoadWeights(const std::string& checkpoint,
                                 const std::function<void()>& between) {
   const StateOnHost weights(Stream(), model_.Blocks());
-  checkpoint::ReadTensors(grid_.World(), checkpoint, "model", weights, between);
+  const bool averages = checkpoint::ReadWeights(grid_.World(), checkpoint, weights, between);
   StoreWeights(weights);
+  return averages;
 }
 
 void TrainingState::StoreWeights(const StateOnHost& weights) {
   FinishUpdate();
   weights.Store();
+  optimizer_->FollowWeights();
   if (model_.Parameters().Masters() == nullptr) return;
   optimizer_->RoundMasters();
   model_.Units().GatherUpdated();
@@ -212,14 +222,16 @@ void TrainingState::StoreWeights(const StateOnHost& weights) {
 
 namespace {
 
-// Whether the checkpoint has weights only, like that of an imported model. Collective. False if the
-// file cannot be read: reading it later gives the reason.
-bool LacksMoments(const comm::Communicator& world, const std::string& checkpoint) {
+// Whether the checkpoint has no tensors of `file`: of "optimizer", if it has weights only, like
+// that of an imported model. Collective. False if they cannot be read: reading them later gives the
+// reason.
+bool Lacks(const comm::Communicator& world, const std::string& checkpoint,
+           const std::string& file) {
   bool none = false;
   world.Together([&] {
     if (!world.IsRoot()) return;
     try {
-      none = checkpoint::TensorReader(checkpoint, "optimizer").Tensors().empty();
+      none = checkpoint::TensorReader(checkpoint, file).Tensors().empty();
     } catch (const Error&) {
     }
   });
@@ -285,8 +297,12 @@ class DeviceReader {
 
 void TrainingState::Load(const std::string& checkpoint, const std::function<void()>& between) {
   const comm::Communicator& world = grid_.World();
-  Load([&](const std::string& file, const std::vector<kernels::StateBlock>& blocks) {
-    if (file == "model" || !LacksMoments(world, checkpoint)) {
+  const bool no_average = Averages() && Lacks(world, checkpoint, checkpoint::kAverage);
+  Load([&](const std::string& file, std::vector<kernels::StateBlock> blocks) {
+    if (file == "optimizer" && no_average) {  // the average's blocks come first
+      blocks.erase(blocks.begin(), blocks.begin() + std::ssize(model_.Parameters().Parameters()));
+    }
+    if (file == "model" || !Lacks(world, checkpoint, file)) {
       return checkpoint::ReadTensors(world, checkpoint, file, blocks, between);
     }
     for (const kernels::StateBlock& block : blocks) {
@@ -294,6 +310,7 @@ void TrainingState::Load(const std::string& checkpoint, const std::function<void
         std::memset(block.data, 0, static_cast<std::size_t>(Bytes(block)));
     }
   });
+  if (no_average) optimizer_->FollowWeights();
 }
 
 void TrainingState::Load(const Fill& fill) {

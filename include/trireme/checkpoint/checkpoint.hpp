@@ -75,16 +75,31 @@ nlohmann::json ReadRun(const std::string& checkpoint);
 // folder is gone.
 nlohmann::json ReadRun(const comm::Communicator& world, const std::string& checkpoint);
 
-// Collective. Fills this rank's blocks from one safetensors file of the checkpoint ("model" or
-// "optimizer"). Names, shapes and dtypes must match the file's, except that fp32 and fp64 are
-// converted into each other. One process of each node reads its share of the bytes (each byte is
-// read once), checks them against checksums.json, and sends them to one of the ranks that need
-// them, which sends them on to the others that need the same. Throws an AgreedError (exit code 2)
-// that names file, tensor, expected and found; VanishedError; or DamagedError if bytes are damaged
-// or missing: blocks may be overwritten then. between: called on all ranks every few hundred MB per
-// reader; may throw an AgreedError, which ends the reading.
+// "optimizer" has averaged weights (optimizer.average) under the parameters' names with this
+// prefix. ReadTensors and TensorReader take them alone, without the prefix, for a file of the name
+// kAverage.
+inline constexpr const char* kAveragePrefix = "average.";
+inline constexpr const char* kAverage = "average";
+
+// Collective. Fills this rank's blocks from one safetensors file of the checkpoint ("model",
+// "optimizer", or kAverage; averages that no block asks for are left out). Names, shapes and dtypes
+// must match the file's, except that fp32 and fp64 are converted into each other. One process of
+// each node reads its share of the bytes (each byte is read once), checks them against
+// checksums.json, and sends them to one of the ranks that need them, which sends them on to the
+// others that need the same. Throws an AgreedError (exit code 2) that names file, tensor, expected
+// and found; VanishedError; or DamagedError if bytes are damaged or missing: blocks may be
+// overwritten then. between: called on all ranks every few hundred MB per reader; may throw an
+// AgreedError, which ends the reading.
 void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
                  const std::string& file, const std::vector<kernels::StateBlock>& blocks,
+                 const std::function<void()>& between = {});
+
+// Serial. Whether the checkpoint has averaged weights. Throws InputError if its file is damaged.
+bool HasAverages(const std::string& checkpoint);
+// Collective. Reads the weights with which the checkpoint's model is used: their averages if it has
+// some, else the parameters. Returns whether they are averages. Throws like ReadTensors.
+bool ReadWeights(const comm::Communicator& world, const std::string& checkpoint,
+                 const std::vector<kernels::StateBlock>& blocks,
                  const std::function<void()>& between = {});
 
 }  // namespace trireme::checkpoint

@@ -56,7 +56,8 @@ class TensorReader {
     std::int64_t offset = -1;  // of its first byte; -1: none yet
   };
 
-  // Serial. file: "model" or "optimizer". Throws InputError if something is missing or damaged.
+  // Serial. file: as in ReadTensors; no tensors if there are no averages. Throws InputError if
+  // something is missing or damaged.
   TensorReader(const std::string& checkpoint, const std::string& file);
   ~TensorReader();
   TensorReader(const TensorReader&) = delete;

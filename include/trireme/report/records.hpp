@@ -19,6 +19,7 @@ struct Record {
   // kValid, kValidOther: number of windows evaluated, and in the set; both 0: all were evaluated.
   std::int64_t windows = 0, all_windows = 0;
   bool pairs = false;          // the windows are pairs of texts
+  bool averaged = false;       // an evaluation of averaged weights (optimizer.average)
   bool ends_interval = false;  // kStep: last step of a session, whatever its number
   bool ended = true;           // kDone: nothing of the run is left to do
   std::int64_t step = 0;       // steps completed

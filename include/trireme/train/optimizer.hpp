@@ -142,21 +142,37 @@ class Optimizer {
   // Rounds the owned masters (if any) into the values again, after a checkpoint was read.
   void RoundMasters();
 
-  // Moments for a checkpoint, named "<prefix><parameter>", one moment after the other. rank, ranks:
-  // data rank and number of data ranks; sharers: how many consecutive ones share one copy.
+  // optimizer.average; without it, the next two have no effect. Step moves the average.
+  // Sets the average to the owned weights, such as those of a checkpoint without an average.
+  void FollowWeights();
+  // Exchanges owned weights and average, and back: the same bits.
+  void ExchangeAverage();
+
+  // The average, if there is one, and moments for a checkpoint, named "<prefix><parameter>", one
+  // moment after the other. rank, ranks: data rank and number of data ranks; sharers: how many
+  // consecutive ones share one copy.
   std::vector<kernels::StateBlock> Blocks(int rank, int ranks, int sharers) const;
-  std::int64_t Bytes() const;  // of the moments and of small buffers on a GPU
+  std::int64_t Bytes() const;  // of average and moments, and of small buffers
 
  private:
   void FindOwned();
   void FindUnowned();
-  std::int64_t ScalarBytes() const;  // of the rule's sets of scalars
+  void MakeAverage();
+  // The share a_t of the weights of step `step` in the average: average += a_t (weight - average).
+  double ShareOf(std::int64_t step) const;
+  int ScalarSets() const;            // those of the rule, then one of the average
+  std::int64_t ScalarBytes() const;  // of these sets
   OptimizerOptions options_;
   kernels::Registry* registry_;
   device::Stream stream_;
   std::vector<OwnedParameter> owned_;
   std::vector<kernels::FlatRange> counted_;  // owned gradients, if this is their first copy
   std::vector<Part> unowned_;                // elements of stored gradients that are not owned
+  // The average of the weights; empty: none.
+  Moment average_;
+  std::vector<kernels::UpdateRange> averages_;  // values: average; gradients: weights
+  device::Buffer exchanged_;                    // weights on the way to the average
+
   std::unique_ptr<Rule> rule_;
   device::Buffer squares_there_;  // on a GPU: sums of squares, [counted_], fp64
   device::PinnedBuffer squares_;  // their copy on the host

@@ -38,7 +38,9 @@ struct OptimizerOptions {
   double weight_decay = 0.1;    // of matrices; norms and biases have none
   std::array<GroupOptions, kParameterGroups> groups = {};  // by ParameterGroup
   std::string groups_text = {};                            // as the deck gives them
-  double clip_norm = 1;                                    // 0: no clipping
+  double average = 0;  // of the weights: decay of an exponential mean; 1: plain mean; 0: none
+  std::int64_t average_from = 0;  // steps whose weights it leaves out
+  double clip_norm = 1;           // 0: no clipping
   double label_smoothing = 0;
 };
 

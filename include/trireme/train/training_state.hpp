@@ -109,6 +109,10 @@ class TrainingState {
   void Update(std::int64_t step, double learning_rate, double norm, std::int64_t targets);
   // Completes the gathers of Update, for code that reads values outside a pass. Not collective.
   void FinishUpdate() { model_.Units().FinishUpdated(); }
+  // optimizer.average: whether there is an average of the weights, and an exchange of both: before
+  // an evaluation, and after it back to the same bits. Collective over the grid's world.
+  bool Averages() const { return plan_.options.optimizer.average > 0; }
+  void ExchangeAverage();
   // Name of a parameter with an element on this rank that is not finite; empty: none. Not on a GPU.
   std::string FirstParameterNotFinite();
   // fp8: the ranks agree on the scales of the next step.
@@ -127,15 +131,15 @@ class TrainingState {
   StateOnHost OptimizerBlocks() const;
   StateOnHost GradientBlocks() const;
   // Reads parameters and moments from a checkpoint folder. Collective over the grid's world.
-  // Moments become zero if it has none, like that of an imported model. between: as in
-  // checkpoint::ReadTensors.
+  // Moments become zero if it has none, like that of an imported model; the average becomes the
+  // weights if it has none. between: as in checkpoint::ReadTensors.
   void Load(const std::string& checkpoint, const std::function<void()>& between = {});
   // The same from any source: all ranks call `fill` for the blocks of "model", then of "optimizer".
   using Fill =
       std::function<void(const char* file, const std::vector<kernels::StateBlock>& blocks)>;
   void Load(const Fill& fill);
-  // Reads parameters only.
-  void LoadWeights(const std::string& checkpoint, const std::function<void()>& between = {});
+  // Reads weights only, as checkpoint::ReadWeights. Returns whether they are averages.
+  bool LoadWeights(const std::string& checkpoint, const std::function<void()>& between = {});
   // Stores blocks of ModelBlocks() that were changed on the host. Collective over the grid's world.
   void StoreWeights(const StateOnHost& weights);
 

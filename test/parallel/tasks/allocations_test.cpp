@@ -70,6 +70,7 @@ constexpr Layout kLayouts[] = {
     {"Data", "[grid]\ndata=2\nbucket_mib=0.001"},
     {"DataModern", "[grid]\ndata=2\nbucket_mib=0.001", kModern},
     {"Optimizer", "[grid]\ndata=2\nsharding=optimizer\nbucket_mib=0.001"},
+    {"Average", "[optimizer]\naverage=0.9\n[grid]\ndata=2\nsharding=optimizer"},
     {"Gradients", "[grid]\ndata=2\nsharding=gradients"},
     {"Parameters", "[grid]\ndata=2\nsharding=parameters"},
     {"Context", "[grid]\ncontext=2"},

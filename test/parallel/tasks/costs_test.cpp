@@ -360,12 +360,13 @@ constexpr std::array kPlanLayouts = {
     // Sharding.
     "[grid]\nsharding=optimizer\n[data]\nmicro_batch=2\n",
     "[grid]\nsharding=gradients\n[data]\nmicro_batch=1\n",
-    "[grid]\nsharding=parameters\nprefetch=2\n[data]\nmicro_batch=1\n",
+    "[grid]\nsharding=parameters\nprefetch=2\n[data]\nmicro_batch=1\n[optimizer]\naverage=1\n",
     "[grid]\ntensor=2\nsequence_parallel=yes\nsharding=parameters\nshard_group=2\n"
     "[data]\nmicro_batch=2\n",
     "[grid]\npipeline=2\nsharding=gradients\n[pipeline]\nschedule=zero_bubble\n"
     "[data]\nmicro_batch=1\n",
-    "[grid]\npipeline=2\nsharding=optimizer\nshard_group=2\n[model]\nposition=sinusoidal\n",
+    "[grid]\npipeline=2\nsharding=optimizer\nshard_group=2\n[model]\nposition=sinusoidal\n"
+    "[optimizer]\naverage=0.5\n",
     // Context.
     "[grid]\ncontext=2\n",
     "[grid]\ncontext=4\ntensor=2\nsharding=parameters\n",

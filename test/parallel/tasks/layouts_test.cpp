@@ -473,8 +473,10 @@ TEST_F(AnyLayout, EachOptimizerEqualsTheSerialRun) {
     for (const std::size_t which : {0U, 2U}) {
       const AnyLayoutArchitecture& architecture = kAnyLayoutArchitectures[which];
       const auto settings = [&](const std::string& layout, int ranks) {
-        return SettingsOf(AnyLayoutDeckOf(architecture, layout + optimizer), tokens_, ranks,
-                          Dtype::kFloat64);
+        const char* const average =
+            kind == "lion" ? "average=1\n" : "average=0.7\naverage_from=2\n";
+        return SettingsOf(AnyLayoutDeckOf(architecture, layout + optimizer + average), tokens_,
+                          ranks, Dtype::kFloat64);
       };
       const Outcome wanted = RunDeck(self_, tokens_, settings("", 1), kAnyLayoutDeckSteps);
       for (const char* layout :
@@ -487,6 +489,10 @@ TEST_F(AnyLayout, EachOptimizerEqualsTheSerialRun) {
         EXPECT_LT(WorstRelative(got.losses, wanted.losses), kAnyLayoutFp64) << kind << "\n"
                                                                             << layout;
         EXPECT_LT(RuleFourDifference(got.weights, wanted.weights).relative, kAnyLayoutFp64)
+            << kind << "\n"
+            << layout;
+        EXPECT_NE(got.averages, got.weights);
+        EXPECT_LT(RuleFourDifference(got.averages, wanted.averages).relative, kAnyLayoutFp64)
             << kind << "\n"
             << layout;
       }

@@ -12,6 +12,7 @@
 #include "rule_four.hpp"
 #include "training_run.hpp"
 #include "trireme/comm/ledger.hpp"
+#include "trireme/train/evaluation.hpp"
 
 namespace trireme::test {
 
@@ -139,8 +140,8 @@ inline RunSettings SettingsOf(const std::string& text, const data::TokenFile& to
 // Results of a run, to compare.
 struct Outcome {
   std::vector<double> losses;
-  double norm = 0;  // of the last gradient
-  Tensors gradients, weights;
+  double norm = 0;                       // of the last gradient
+  Tensors gradients, weights, averages;  // averages: of the weights; empty: none
 };
 
 inline Outcome RunDeck(const comm::Communicator& group, const data::Corpus& tokens,
@@ -151,6 +152,12 @@ inline Outcome RunDeck(const comm::Communicator& group, const data::Corpus& toke
   outcome.norm = run.Last().gradient_norm;
   outcome.gradients = run.Gradients();
   outcome.weights = run.Weights();
+  if (!run.All().Averages()) return outcome;
+  run.All().ExchangeAverage();
+  outcome.averages = run.Weights();
+  outcome.losses.push_back(train::Evaluate(run.Net(), tokens.First(), data::Split::kValid).loss);
+  run.All().ExchangeAverage();
+  EXPECT_EQ(run.Weights(), outcome.weights) << "exchanged and back";
   return outcome;
 }
 

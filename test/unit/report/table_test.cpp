@@ -59,6 +59,8 @@ TEST(Table, IsTheDesignsExample) {
   valid.set.clear();
   valid.kind = Record::Kind::kTest;
   EXPECT_EQ(EvaluationLine(valid), "    test    1.00   6.1204       455.0");
+  valid.averaged = true;
+  EXPECT_EQ(EvaluationLine(valid), "    test    1.00   6.1204       455.0  averaged");
   EXPECT_EQ(TableHeader().substr(0, ShortTableHeader().size()), ShortTableHeader());
 }
 

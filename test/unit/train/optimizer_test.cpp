@@ -113,6 +113,93 @@ TEST_F(OptimizerTest, GroupsHaveRatesAndDecaysOfTheirOwn) {
   }
 }
 
+// The average follows the weights up to step 2, then it is their mean, and from the fourth share on
+// an exponential mean; values and average change places, and back.
+TEST_F(OptimizerTest, AveragesItsWeights) {
+  constexpr double kDecay = 0.75;
+  const train::OptimizerOptions options{.kind = train::OptimizerKind::kSgd,
+                                        .weight_decay = 0.1,
+                                        .average = kDecay,
+                                        .average_from = 2,
+                                        .clip_norm = 0};
+  train::Optimizer optimizer(options, registry_, {});
+  const auto average = [&](std::size_t id, std::int64_t i) {
+    return static_cast<double*>(optimizer.Blocks(0, 1, 1)[id].data)[i];
+  };
+  EXPECT_EQ(average(0, 5), 1) << "before the first step";
+  std::vector<double> weights;
+  double wanted = 0;
+  for (int step = 1; step <= 9; ++step) {
+    optimizer.Step(step, 0.1 / step, Norm(optimizer), kCount);
+    weights.push_back(Value(matrix_, 4));
+    if (step <= 3) {
+      wanted = weights.back();
+    } else if (step <= 6) {  // a mean of the weights of steps 3 to 6
+      wanted = 0;
+      for (int s = 3; s <= step; ++s) wanted += weights[static_cast<std::size_t>(s - 1)];
+      wanted /= step - 2;
+    } else {
+      wanted = kDecay * wanted + (1 - kDecay) * weights.back();
+    }
+    EXPECT_NEAR(average(0, 4), wanted, 1e-14) << step;
+  }
+  ASSERT_EQ(optimizer.Blocks(0, 1, 1).size(), 2U);
+  EXPECT_EQ(optimizer.Blocks(0, 1, 1)[1].name, "average.norm");
+  const double value = Value(norm_, 2), mean = average(1, 2);
+  EXPECT_NE(value, mean);
+  optimizer.ExchangeAverage();
+  EXPECT_EQ(Value(norm_, 2), mean);
+  EXPECT_EQ(average(1, 2), value);
+  optimizer.ExchangeAverage();
+  EXPECT_EQ(Value(norm_, 2), value);
+  EXPECT_EQ(average(1, 2), mean);
+  optimizer.FollowWeights();
+  EXPECT_EQ(average(1, 2), value);
+}
+
+// Storage longer than what is exchanged at a time; an average over many steps in fp32 is that in
+// fp64, and does not shrink.
+TEST(OptimizerAverage, LongRunsInSinglePrecision) {
+  constexpr std::int64_t kSize = 300'000;
+  constexpr int kSteps = 40'000;
+  kernels::ParameterList list;
+  const int large = list.Add({.name = "large", .shape = {kSize}, .initialiser = {}});
+  kernels::Registry registry(list, Dtype::kFloat32);
+  float* const values = registry.Value(large).As<float>();
+  for (std::int64_t i = 0; i < kSize; ++i) values[i] = static_cast<float>(i);
+  constexpr double kDecay = 0.9999;
+  const train::OptimizerOptions options{.kind = train::OptimizerKind::kSgd, .average = kDecay};
+  train::Optimizer exchanged(options, registry, {});
+  std::fill_n(values, kSize, -1.0F);
+  exchanged.ExchangeAverage();
+  const auto* const average = static_cast<const float*>(exchanged.Blocks(0, 1, 1).front().data);
+  for (std::int64_t i = 0; i < kSize; ++i) {
+    ASSERT_EQ(values[i], static_cast<float>(i));
+    ASSERT_EQ(average[i], -1.0F);
+  }
+
+  kernels::ParameterList few;
+  constexpr std::int64_t kFew = 8;
+  const int small = few.Add({.name = "small", .shape = {kFew}, .initialiser = {}});
+  kernels::Registry weights(few, Dtype::kFloat32);
+  train::Optimizer optimizer(options, weights, {});
+  std::vector<double> mean(kFew);
+  std::uint32_t state = 1;
+  for (int step = 1; step <= kSteps; ++step) {
+    for (std::int64_t i = 0; i < kFew; ++i) {  // between 0.75 and 1.25
+      state = state * 1664525 + 1013904223;
+      const float value = 0.75F + static_cast<float>(state >> 8) / 0x1p25F;
+      weights.Value(small).As<float>()[i] = value;
+      double& wanted = mean[static_cast<std::size_t>(i)];
+      wanted += std::max(1 - kDecay, 1.0 / step) * (static_cast<double>(value) - wanted);
+    }
+    optimizer.Step(step, 0, 1, 1);
+  }
+  constexpr double kRoundings = 2e-5;  // with shares that do not add up to 1: 1.6e-4
+  const auto* const got = static_cast<const float*>(optimizer.Blocks(0, 1, 1).front().data);
+  for (std::size_t i = 0; i < mean.size(); ++i) EXPECT_NEAR(got[i], mean[i], kRoundings) << i;
+}
+
 TEST_F(OptimizerTest, ClipsToTheGlobalNorm) {
   train::OptimizerOptions options{
       .kind = train::OptimizerKind::kSgd, .weight_decay = 0, .clip_norm = 2};
@@ -288,6 +375,19 @@ TEST(OptimizerKeys, Groups) {
   for (const char* bad : {"norm:1", "norms", "norms:", "norms:-1", "norms:x",
                           "norms:1:", "norms:1:2:3", "norms:1,norms:2", "norms:1,", "norms:inf"}) {
     EXPECT_THROW(read(bad), Error) << bad;
+  }
+}
+
+TEST(OptimizerKeys, AveragesBeginWithADecay) {
+  deck::Schema schema;
+  train::DeclareOptimizerAndSchedule(schema);
+  const auto options =
+      train::ReadOptimizer(Parse(schema, {"optimizer.average=0.5", "optimizer.average_from=7"}));
+  EXPECT_EQ(options.average, 0.5);
+  EXPECT_EQ(options.average_from, 7);
+  EXPECT_THROW(train::ReadOptimizer(Parse(schema, {"optimizer.average_from=7"})), Error);
+  for (const char* bad : {"-0.5", "1.5", "nan"}) {
+    EXPECT_THROW(Parse(schema, {std::string("optimizer.average=") + bad}), Error) << bad;
   }
 }
 

@@ -82,8 +82,11 @@ class OneRank {
     }
     return losses;
   }
-  double Evaluate(data::Split split) {
-    return train::Evaluate(training_->Net(), tokens_, split).loss;
+  double Evaluate(data::Split split) {  // of the averaged weights, if there are any
+    training_->ExchangeAverage();
+    const double loss = train::Evaluate(training_->Net(), tokens_, split).loss;
+    training_->ExchangeAverage();
+    return loss;
   }
   const std::vector<double>& Norms() const { return norms_; }  // of the gradients, so far
   train::TrainingState& All() { return *training_; }

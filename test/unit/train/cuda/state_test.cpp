@@ -202,8 +202,9 @@ class MastersMove : public Masters, public testing::WithParamInterface<train::Op
 TEST_P(MastersMove, AsTheWeightsOfTheCpu) {
   constexpr int kSteps = 6;
   const std::int64_t size = cpu_.Size();
-  const train::OptimizerOptions options{.kind = GetParam(), .weight_decay = 0.1, .clip_norm = 0.8};
+  train::OptimizerOptions options{.kind = GetParam(), .weight_decay = 0.1, .clip_norm = 0.8};
   for (const Part own : {Part{0, size}, Part{61, size - 35}}) {
+    options.average = own.begin == 0 ? 0 : 0.75;
     kernels::Registry gpu;
     const kernels::Ownership owns = Own(size, own, false);
     kernels::Registry reference(Parameters(), Dtype::kFloat32, owns);
@@ -249,6 +250,22 @@ TEST_P(MastersMove, AsTheWeightsOfTheCpu) {
       EXPECT_EQ(moments[i].begin, reference_moments[i].begin);
       EXPECT_LT(Worst({a, a + count}, {b, b + count}), kFp32) << moments[i].name;
     }
+    if (options.average == 0) continue;
+    // Exchanged, masters are the averages, and copies their roundings; then all is as before.
+    got.ExchangeAverage();
+    const kernels::StateBlock& average = moments[0];
+    const Floats exchanged = Out<float>(gpu.Masters(), own.Size());
+    const auto rounded = Out<std::uint16_t>(gpu.Values(), size);
+    for (std::int64_t i = average.begin; i < average.end; ++i) {
+      const auto at = static_cast<std::size_t>(i - own.begin);
+      const float mean = static_cast<const float*>(average.data)[i - average.begin];
+      ASSERT_EQ(exchanged[at], mean) << i;
+      ASSERT_NE(exchanged[at], masters[at]) << i;
+      ASSERT_EQ(rounded[static_cast<std::size_t>(i)], RoundToBfloat16(mean)) << i;
+    }
+    got.ExchangeAverage();
+    EXPECT_EQ(Out<float>(gpu.Masters(), own.Size()), masters);
+    EXPECT_EQ(Out<std::uint16_t>(gpu.Values(), size), expected);
   }
 }
 

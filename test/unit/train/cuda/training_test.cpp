@@ -85,19 +85,21 @@ TEST_P(SameBits, WithGraphsAndWithout) {
 // Batches of an evaluation are larger and smaller than those of a step, and a recorded step reads
 // the same memory.
 TEST_P(SameBits, WhateverIsEvaluatedInBetween) {
-  const std::string deck = DeckOf(GetParam().model);
   const Dtype on_cpu = SumTypeOf(GetParam().dtype);
-  OneRank plain = OnCard(deck, GetParam().dtype), evaluated = OnCard(deck, GetParam().dtype);
-  OneRank cpu = OnHost(deck, on_cpu);
-  constexpr std::array kSplits = {data::Split::kValid, data::Split::kTrain};
-  for (std::int64_t step = 1; step <= 2 * kStepsAnEpoch + 1; ++step) {
-    const std::vector<double> losses = plain.Train(step);
-    EXPECT_EQ(evaluated.Train(step), losses) << step;
-    cpu.Train(step);
-    const data::Split split = kSplits[static_cast<std::size_t>(step) % 2];
-    EXPECT_NEAR(evaluated.Evaluate(split) / cpu.Evaluate(split), 1, GetParam().losses) << step;
+  for (const char* optimizer : {"", "average=0.9\naverage_from=2\n"}) {
+    const std::string deck = DeckOf(GetParam().model, optimizer);
+    OneRank plain = OnCard(deck, GetParam().dtype), evaluated = OnCard(deck, GetParam().dtype);
+    OneRank cpu = OnHost(deck, on_cpu);
+    constexpr std::array kSplits = {data::Split::kValid, data::Split::kTrain};
+    for (std::int64_t step = 1; step <= 2 * kStepsAnEpoch + 1; ++step) {
+      const std::vector<double> losses = plain.Train(step);
+      EXPECT_EQ(evaluated.Train(step), losses) << step;
+      cpu.Train(step);
+      const data::Split split = kSplits[static_cast<std::size_t>(step) % 2];
+      EXPECT_NEAR(evaluated.Evaluate(split) / cpu.Evaluate(split), 1, GetParam().losses) << step;
+    }
+    EXPECT_EQ(plain.State(), evaluated.State());
   }
-  EXPECT_EQ(plain.State(), evaluated.State());
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, SameBits,
@@ -108,8 +110,8 @@ INSTANTIATE_TEST_SUITE_P(Models, SameBits,
 // Planned without a run, on the card's facts alone: the bytes that the run takes.
 TEST_P(SameBits, PlannedMemoryIsTheRuns) {
   for (const char* recompute : {"none", "selective", "full"}) {
-    const std::string deck =
-        DeckOf(std::string(GetParam().model) + "recompute=" + recompute + "\n");
+    const std::string deck = DeckOf(std::string(GetParam().model) + "recompute=" + recompute + "\n",
+                                    *recompute == 'f' ? "average=0.9\n" : "");
     train::Plan plan = PlanOf(deck, Tokens(), 1, GetParam().dtype);
     plan.machine.stream = Stream();
     const device::MemoryTerms planned = train::PlanMemory(plan, 0);
