@@ -17,11 +17,11 @@ constexpr deck::Names<3> kPins = {"auto", "yes", "no"};
 constexpr deck::Names<2> kGraphs = {"auto", "no"};
 constexpr deck::Names<3> kBf16Products = {"auto", "native", "fp32"};
 constexpr const char* kBf16Key = "run.bf16_products";
+constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
+constexpr double kMostThreads = 4096;
 
 void Bind(deck::Keys keys, Options& o) {
   using deck::Between;
-  constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
-  constexpr double kMostThreads = 4096;
   keys.Section("run", "How to compute.")
       .Choice("run.device", o.device, kDevices,
               "auto: GPUs if the program was built for them and every rank sees one, else the CPU. "
@@ -52,17 +52,17 @@ void Bind(deck::Keys keys, Options& o) {
       .Choice(
           "run.precision", o.precision, kPrecisions,
           "bf16: matrix products take bfloat16 operands and add up in fp32. On the CPU everything "
-          "is still stored in fp32 (run.bf16_products says how they are multiplied); on a GPU "
-          "activations and the weights that products read are stored in bfloat16, but "
-          "gradients, moments and the weights that are updated in fp32. Checkpoints are fp32. fp8: "
-          "as bf16, with the linear layers' products in fp8 (e4m3 forward, e5m2 gradients), scaled "
-          "tensor by tensor; needs a Hopper GPU or newer. fp64: for verification.")
-      .Choice(kBf16Key, o.bf16_products, kBf16Products,
-              "On a CPU in bf16. native: products by the processor's own instructions (AVX512-BF16 "
-              "or AMX). fp32: by fp32 products of the rounded operands, on any processor; sums are "
-              "added up in another order. auto: native where the instructions are there and at "
-              "least about as fast, by a measurement at the start (AMX always is); the banner says "
-              "if it is fp32, and -r keeps that.")
+          "else stays fp32; on a GPU activations and the weights that products read are stored in "
+          "bfloat16, but gradients, moments and the weights that are updated in fp32. Checkpoints "
+          "are fp32. fp8: as bf16, with the linear layers' products in fp8 (e4m3 forward, e5m2 "
+          "gradients), scaled tensor by tensor; needs a Hopper GPU or newer. fp64: for "
+          "verification.")
+      .Choice(
+          kBf16Key, o.bf16_products, kBf16Products,
+          "In bf16 on a CPU. native: by its own instructions (AVX512-BF16 or AMX). fp32: by fp32 "
+          "products of the rounded operands, on any CPU, in another order of sums. auto: native, "
+          "unless that is missing or, measured at the start, slower; the banner then says so, and "
+          "-r keeps fp32.")
       .Integer("run.seed", o.seed, Between(0, kLargestSeed), "",
                "Seed of the initial weights, the sample order and dropout.")
       .Integer("run.threads", o.threads, Between(0, kMostThreads), "threads",
