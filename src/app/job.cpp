@@ -120,6 +120,44 @@ const char* Device::Precision() const {
 
 namespace {
 
+// Whether this CPU's bf16 products are clearly slower than fp32 ones of rounded operands: on the
+// rank that is slowest at each. A start that is measured anew, on the same CPUs, should decide
+// alike: hence a margin. Collective; all ranks measure at once, as they compute.
+bool Bf16IsSlower(const comm::Communicator& world, const device::Stream& stream, Dtype dtype) {
+  constexpr double kMargin = 1.1;
+  const auto speed = [&](bool by_fp32) {
+    device::Stream way = stream;
+    way.bf16_by_fp32 = by_fp32;
+    double flops = 0;
+    world.Together([&] { flops = kernels::MeasureRoof(way, dtype); });
+    return world.Min(flops);
+  };
+  const double rounded = speed(true);
+  return rounded > kMargin * speed(false);
+}
+
+// Chooses how a CPU computes products in bf16 (run.bf16_products). Collective.
+void ChooseBf16Products(const Request& request, const comm::Communicator& world, const Start& start,
+                        Device& device) {
+  using device::Bf16Products;
+  const Bf16Products asked = request.machine.bf16_products;
+  if (!device.stream.bf16 || asked == Bf16Products::kNative) return;
+  const std::string own = device::Bf16Instructions();
+  const bool kept = start.record && !start.weights_alone &&
+                    deck::TextOf(start.record->json, kBf16Products) == kByFp32;
+  if (asked == Bf16Products::kFp32) {
+    device.why_fp32 = "run.bf16_products = fp32";
+  } else if (world.Min(std::int64_t{own.empty() ? 0 : 1}) == 0) {
+    device.why_fp32 = "this CPU has no bf16 instructions";
+  } else if (kept) {
+    device.why_fp32 = "as the run began";
+  } else if (world.Min(std::int64_t{own == "AMX" ? 1 : 0}) == 0 &&
+             Bf16IsSlower(world, device.stream, device.dtype)) {
+    device.why_fp32 = "this CPU's bf16 instructions are slower";
+  }
+  device.stream.bf16_by_fp32 = !device.why_fp32.empty();
+}
+
 // Opens the GPU if GPUs compute, and sets the arithmetic.
 void OpenDevice(const GpuChoice& choice, const Request& request, const comm::Communicator& world,
                 Device& device) {
@@ -138,7 +176,7 @@ void OpenDevice(const GpuChoice& choice, const Request& request, const comm::Com
     device.stream.fp8 = arithmetic.fp8_products;
     // These tasks compute nothing on this machine.
     if (OnlyConverts(request.job.task) || request.job.task == Task::kPlan) return;
-    device::CheckPrecision(request.machine.precision, device.stream, request.deck);
+    device::CheckPrecision(request.machine, device.stream, request.deck);
     if (!choice.use) return;
     const std::int64_t sites = model::kSitesABlock * request.model.Blocks();
     device.libraries = kernels::MakeLibraries(device.stream, static_cast<int>(sites));
@@ -298,6 +336,9 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const deck::S
   device.placement = PlaceThreads(runtime, request.machine, choice.use);
   device.stream.threads = device.placement.threads;
   OpenDevice(choice, request, world, device);
+  if (!OnlyConverts(request.job.task) && request.job.task != Task::kPlan) {
+    ChooseBf16Products(request, world, job.start, device);
+  }
   runtime.Watch().Disarm();  // a training arms them again
   device.program_bytes = MemoryInUse(device) + (device.stream.OnGpu() ? 0 : kLoadedLater);
   return job;
@@ -329,14 +370,16 @@ train::MachineFacts FactsOf(const Device& device) {
 }
 
 // The number of steps that a continued run keeps (RunRecord::planned); 0: schedule.epochs decides,
-// because the run never rolled back, or epochs or windows have changed.
+// because the run never rolled back, or epochs, windows or batches have changed.
 static std::int64_t PlannedSteps(const Request& request, const Start& start) {
   const std::optional<RunRecord>& record = start.record;
   if (!record || request.line.resume.empty() || !record->planned) return 0;
   const data::Options& now = request.data;
   const bool same = record->planned->epochs == request.schedule.epochs &&
                     record->length == now.sequence_length && record->stride == now.stride &&
-                    record->batch == now.batch;
+                    record->batch == now.batch &&
+                    record->planned->ramp ==
+                        data::BatchRamp{request.schedule.batch_ramp, request.schedule.batch_start};
   return same ? record->planned->steps : 0;
 }
 

@@ -325,7 +325,10 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
   if (run.Has("best_loss")) record.best_loss = run.Real("best_loss");
   if (run.Has("planned")) {
     const deck::JsonObject planned = run.Object("planned");
-    record.planned = {.epochs = planned.Real("epochs"), .steps = planned.Integer("steps", 1)};
+    record.planned = {.epochs = planned.Real("epochs"),
+                      .steps = planned.Integer("steps", 1),
+                      .ramp = {.steps = MaybeInteger(planned, "batch_ramp").value_or(0),
+                               .start = MaybeInteger(planned, "batch_start").value_or(1)}};
   }
   if (run.Has("validation_due")) record.validation_due = run.Truth("validation_due");
   record.products = MaybeText(run, "products", kMostProductsBytes);
@@ -492,6 +495,7 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
       {"batch", "data.batch"},
       {"batch_tokens", "data.batch_tokens"},
       {"precision", "run.precision"},
+      {kBf16Products, "run.bf16_products"},
       {"canonical", "run.canonical"}};
   if (std::string text = TextChange(record.json, now); !text.empty()) {
     changes.push_back(std::move(text));

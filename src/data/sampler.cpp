@@ -86,6 +86,8 @@ Sampler::Sampler(const Options& options) : options_(options), order_({}) {
   Require(options_.length, 1, "data.sequence_length");
   Require(options_.stride, 1, "data.stride");
   Require(options_.batch, 1, "data.batch");
+  Require(options_.ramp.start, 1, "schedule.batch_start");
+  Require(options_.ramp.steps, 0, "schedule.batch_ramp");
   std::vector<Proportion> proportions;
   std::vector<std::int64_t> windows;
   for (const Source& source : options_.sources) {
@@ -146,16 +148,35 @@ void Sampler::CheckOrigin() const {
 
 void Sampler::SetOut() {
   const Origin& origin = options_.origin;
-  start_ = {origin.sample / windows_, origin.sample % windows_};
-  rest_ = CeilDivide(windows_ - start_.window, options_.batch);
+  LayStretches();
+  const Place& start = stretches_.front().start;
   reached_ = origin.sources;
   for (std::size_t i = reached_.size(); i < sources_.size(); ++i) {
-    const std::int64_t count = CountBefore(i, start_);
+    const std::int64_t count = CountBefore(i, start);
     reached_.push_back({count, TargetsOf(sources_[i], count)});
   }
   if (origin.sources.empty() && sources_.size() == 1) reached_.front().targets = origin.targets;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    sources_[i].shift = reached_[i].windows - CountBefore(i, start_);
+    sources_[i].shift = reached_[i].windows - CountBefore(i, start);
+  }
+}
+
+// Each stretch begins at the first step whose batch has more windows than the last stretch's.
+void Sampler::LayStretches() {
+  const Origin& origin = options_.origin;
+  const std::int64_t whole = options_.batch, steps = options_.ramp.steps;
+  const std::int64_t first = steps > 0 ? std::min(options_.ramp.start, whole) : whole;
+  const std::int64_t growth = whole - first;
+  std::int64_t step = origin.step;
+  Place start{origin.sample / windows_, origin.sample % windows_};
+  stretches_.clear();
+  while (true) {
+    const std::int64_t grown = step >= steps ? growth : growth * step / steps;
+    stretches_.push_back({step, first + grown, start});
+    if (grown == growth) return;
+    const std::int64_t next = CeilDivide((grown + 1) * steps, growth);
+    start = After(stretches_.back(), next - step);
+    step = next;
   }
 }
 
@@ -179,33 +200,49 @@ std::int64_t Sampler::MostWindows() const { return std::min(options_.batch, wind
 
 std::int64_t Sampler::StepsPerEpoch() const { return CeilDivide(windows_, options_.batch); }
 
-Sampler::Place Sampler::PlaceOf(std::int64_t step) const {
-  std::int64_t since = step - options_.origin.step;
-  if (since < 0) {
+const Sampler::Stretch& Sampler::StretchOf(std::int64_t step) const {
+  if (step < options_.origin.step) {
     throw std::logic_error(
         fmt::format("Sampler: step {} lies before step {}", step, options_.origin.step));
   }
-  if (since < rest_) return {start_.epoch, start_.window + since * options_.batch};
-  since -= rest_;
-  return {start_.epoch + 1 + since / StepsPerEpoch(), since % StepsPerEpoch() * options_.batch};
+  return *std::prev(std::ranges::upper_bound(stretches_, step, {}, &Stretch::step));
+}
+
+std::int64_t Sampler::StepsToEpochEnd(const Stretch& stretch) const {
+  return CeilDivide(windows_ - stretch.start.window, stretch.batch);
+}
+
+Sampler::Place Sampler::After(const Stretch& stretch, std::int64_t steps) const {
+  const auto& [epoch, window] = stretch.start;
+  const std::int64_t rest = StepsToEpochEnd(stretch);
+  if (steps < rest) return {epoch, window + steps * stretch.batch};
+  const std::int64_t each = CeilDivide(windows_, stretch.batch), since = steps - rest;
+  return {epoch + 1 + since / each, since % each * stretch.batch};
+}
+
+Sampler::Place Sampler::PlaceOf(std::int64_t step) const {
+  const Stretch& stretch = StretchOf(step);
+  return After(stretch, step - stretch.step);
 }
 
 std::int64_t Sampler::StepsOf(double epochs) const {
   const std::int64_t all =
       std::max<std::int64_t>(1, std::llround(epochs * static_cast<double>(StepsPerEpoch())));
   // Where a run without changes would end.
-  const std::int64_t epoch = all / StepsPerEpoch(), steps = all % StepsPerEpoch();
-  const std::int64_t now = options_.origin.step;
-  if (epoch > start_.epoch) {
-    return now + rest_ + (epoch - start_.epoch - 1) * StepsPerEpoch() + steps;
+  const Place end{all / StepsPerEpoch(), all % StepsPerEpoch() * options_.batch};
+  const auto after = std::ranges::lower_bound(stretches_, end, {}, &Stretch::start);
+  if (after == stretches_.begin()) return options_.origin.step;
+  const Stretch& last = *std::prev(after);
+  if (end.epoch == last.start.epoch) {
+    return last.step + CeilDivide(end.window - last.start.window, last.batch);
   }
-  const std::int64_t left =
-      steps * options_.batch - start_.window;  // windows from the origin to the run's end
-  return epoch == start_.epoch && left > 0 ? now + CeilDivide(left, options_.batch) : now;
+  return last.step + StepsToEpochEnd(last) +
+         (end.epoch - last.start.epoch - 1) * CeilDivide(windows_, last.batch) +
+         CeilDivide(end.window, last.batch);
 }
 
 std::int64_t Sampler::BatchSize(std::int64_t step) const {
-  return std::min(options_.batch, windows_ - PlaceOf(step).window);
+  return std::min(StretchOf(step).batch, windows_ - PlaceOf(step).window);
 }
 
 std::int64_t Sampler::NextSample(std::int64_t step) const {

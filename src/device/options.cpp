@@ -15,11 +15,13 @@ constexpr deck::Names<3> kAttentions = {"auto", "cudnn", "own"};
 constexpr deck::Names<3> kShareDevices = {"no", "yes", "nccl"};
 constexpr deck::Names<3> kPins = {"auto", "yes", "no"};
 constexpr deck::Names<2> kGraphs = {"auto", "no"};
+constexpr deck::Names<3> kBf16Products = {"auto", "native", "fp32"};
+constexpr const char* kBf16Key = "run.bf16_products";
+constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
+constexpr double kMostThreads = 4096;
 
 void Bind(deck::Keys keys, Options& o) {
   using deck::Between;
-  constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
-  constexpr double kMostThreads = 4096;
   keys.Section("run", "How to compute.")
       .Choice("run.device", o.device, kDevices,
               "auto: GPUs if the program was built for them and every rank sees one, else the CPU. "
@@ -50,11 +52,17 @@ void Bind(deck::Keys keys, Options& o) {
       .Choice(
           "run.precision", o.precision, kPrecisions,
           "bf16: matrix products take bfloat16 operands and add up in fp32. On the CPU everything "
-          "is still stored in fp32, and the processor must multiply bfloat16 (AVX512-BF16 or AMX); "
-          "on a GPU activations and the weights that products read are stored in bfloat16, but "
-          "gradients, moments and the weights that are updated in fp32. Checkpoints are fp32. fp8: "
-          "as bf16, with the linear layers' products in fp8 (e4m3 forward, e5m2 gradients), scaled "
-          "tensor by tensor; needs a Hopper GPU or newer. fp64: for verification.")
+          "else stays fp32; on a GPU activations and the weights that products read are stored in "
+          "bfloat16, but gradients, moments and the weights that are updated in fp32. Checkpoints "
+          "are fp32. fp8: as bf16, with the linear layers' products in fp8 (e4m3 forward, e5m2 "
+          "gradients), scaled tensor by tensor; needs a Hopper GPU or newer. fp64: for "
+          "verification.")
+      .Choice(
+          kBf16Key, o.bf16_products, kBf16Products,
+          "In bf16 on a CPU. native: by its own instructions (AVX512-BF16 or AMX). fp32: by fp32 "
+          "products of the rounded operands, on any CPU, in another order of sums. auto: native, "
+          "unless that is missing or, measured at the start, slower; the banner then says so, and "
+          "-r keeps fp32.")
       .Integer("run.seed", o.seed, Between(0, kLargestSeed), "",
                "Seed of the initial weights, the sample order and dropout.")
       .Integer("run.threads", o.threads, Between(0, kMostThreads), "threads",
@@ -81,7 +89,14 @@ const char* NameOf(Precision precision) {
 
 void Declare(deck::Schema& schema) { deck::Declare(schema, Bind); }
 
-Options Read(const deck::Deck& deck) { return deck::Read(deck, Bind); }
+Options Read(const deck::Deck& deck) {
+  const Options options = deck::Read(deck, Bind);
+  if (options.precision != Precision::kBf16 && deck.Differs(kBf16Key)) {
+    throw deck.Complain(kBf16Key, "belongs to run.precision = bf16",
+                        "Leave it out, or choose that precision.");
+  }
+  return options;
+}
 
 // Precision: the arithmetic that run.precision means, and whether a device supports it.
 
@@ -92,10 +107,10 @@ Arithmetic ArithmeticOf(Precision precision, bool on_gpu) {
   return {.dtype = Dtype::kBfloat16, .fp8_products = precision == Precision::kFp8};
 }
 
-void CheckPrecision(Precision precision, const device::Stream& stream, const deck::Deck& deck) {
+void CheckPrecision(const Options& options, const device::Stream& stream, const deck::Deck& deck) {
   constexpr const char* kKey = "run.precision";
   constexpr int kFirstWithFp8 = 9;  // compute capability: Hopper
-  if (precision == Precision::kFp8 && !stream.OnGpu()) {
+  if (options.precision == Precision::kFp8 && !stream.OnGpu()) {
     throw deck.Complain(kKey, "fp8 products are computed by GPUs only",
                         "Use run.precision = bf16 or fp32 on the CPU.");
   }
@@ -106,13 +121,16 @@ void CheckPrecision(Precision precision, const device::Stream& stream, const dec
                     stream.gpu->major, stream.gpu->minor),
         "fp8 takes Hopper (H100, H200, GH200) or newer: use run.precision = bf16 here.");
   }
-  if (!stream.bf16 || !device::Bf16Instructions().empty()) return;
+  if (stream.OnGpu() && options.bf16_products != Bf16Products::kAuto) {
+    throw deck.Complain(kBf16Key, "is about CPUs, but GPUs compute here", "Leave it out.");
+  }
+  if (options.bf16_products != Bf16Products::kNative || !Bf16Instructions().empty()) return;
   throw deck.Complain(
-      kKey,
+      kBf16Key,
       fmt::format(
           "this processor ({}, {}) does not multiply bfloat16: that takes AVX512-BF16 or AMX",
-          device::CpuName(), device::InstructionSet()),
-      "Use run.precision = fp32 here.");
+          CpuName(), InstructionSet()),
+      "Use run.bf16_products = fp32 or auto here.");
 }
 
 }  // namespace trireme::device

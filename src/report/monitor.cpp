@@ -138,10 +138,15 @@ struct Monitor::State {
   }
 
   // Seconds to the end of the schedule at this session's pace, validation included; -1: unknown.
-  double Left(std::int64_t step) const {
+  double Left(const Record& record) const {
     if (options.total_steps <= 0 || session.steps == 0) return -1;
-    const double pace = SecondsSince(stepping_since) / static_cast<double>(session.steps);
-    return pace * static_cast<double>(options.total_steps - step);
+    const double seconds = SecondsSince(stepping_since);
+    if (options.total_tokens > 0 && session.tokens > 0) {
+      const std::int64_t tokens = std::max<std::int64_t>(0, options.total_tokens - record.tokens);
+      return seconds / session.tokens * static_cast<double>(tokens);
+    }
+    const double pace = seconds / static_cast<double>(session.steps);
+    return pace * static_cast<double>(options.total_steps - record.step);
   }
 
   Session options;
@@ -244,7 +249,7 @@ void Monitor::Step(const Record& record) {
   state.step = record.step;
   const bool due = record.step % state.options.every_steps == 0 || record.step == 1 ||
                    record.step == state.options.total_steps;
-  const double left = state.Left(record.step);
+  const double left = state.Left(record);
   state.Each([&](Sink& sink) { sink.Step(record); });
   if (!due && !record.ends_interval) {
     if (state.screen.WantsLive()) {

@@ -210,9 +210,18 @@ double CheckpointBytes(const train::Plan& plan) {
          (size + (half ? kMasterAndMoments : 2 * size));
 }
 
+// The steps of the schedule, in whole batches: smaller ones count by their windows.
+double WholeSteps(const train::Plan& plan) {
+  const train::TrainingOptions& options = plan.training.options;
+  const std::int64_t last = options.schedule.Last();
+  if (options.samples.ramp.steps == 0) return static_cast<double>(last);
+  return static_cast<double>(data::Sampler(options.samples).NextSample(last)) /
+         static_cast<double>(plan.training.Batch());
+}
+
 void PrintCost(const Candidate& row, const train::Plan& plan, const predict::Machine& machine) {
   const Prediction& p = row.prediction;
-  const double steps = static_cast<double>(plan.training.options.schedule.Last());
+  const double steps = WholeSteps(plan);
   const double seconds = steps * p.step;
   const double nodes = CeilDivide(plan.grid.Ranks(), machine.ranks_per_node);
   const double node_hours = nodes * seconds / kSecondsPerHour;

@@ -190,6 +190,9 @@ report::BannerFacts Reporter::Banner() const {
                              loop_.job.device.stream.OnGpu() ? loop_.job.device.gpu->Context().name
                                                              : device::InstructionSet());
   facts.precision = loop_.job.device.Precision();
+  if (const std::string& why = loop_.job.device.why_fp32; !why.empty()) {
+    facts.precision += " by fp32 products: " + why;
+  }
   facts.grid =
       train::DescribeLayout(loop_.plan.grid, loop_.plan.sharing, loop_.plan.training.model);
   facts.ranks_map = comm::RankMap(grid_.Shape(), hosts);
@@ -406,7 +409,7 @@ report::RunFacts Reporter::Facts() const {
                          .ranks = banner.ranks,
                          .threads = banner.threads,
                          .device = banner.device,
-                         .precision = banner.precision,
+                         .precision = loop_.job.device.Precision(),
                          .grid = banner.grid,
                          .model = banner.model,
                          .data = banner.data,
@@ -496,10 +499,12 @@ void Reporter::ComparePrediction(bool ended, report::Summary& summary) {
   world.Sum(sums);
   comm::GroupSeconds waited{};
   for (std::size_t i = 0; i < sums.size(); ++i) waited[i] = sums[i] / world.Size();
-  prediction_.Calibrate(ended, loop_.progress.deadline.Left(Seconds()));
+  const bool grew = loop_.progress.first < loop_.plan.training.options.samples.ramp.steps;
+  prediction_.Calibrate(ended && !grew, loop_.progress.deadline.Left(Seconds()));
   AtRoot(world, [&] {
     const auto [means, steps] = loop_.monitor->Means();
     summary.comparison = prediction_.Compare(means, steps, waited);
+    if (grew) summary.comparison = {.not_available = "the batch grew (schedule.batch_ramp)"};
     const auto largest = std::ranges::max_element(summary.ranks, {}, &report::RankUse::Foreseen);
     summary.comparison.planned_bytes = largest->Foreseen();
     summary.comparison.used_bytes = largest->Taken();

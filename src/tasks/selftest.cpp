@@ -334,13 +334,14 @@ std::string CheckKernels(const comm::Runtime& runtime) {
   const std::string bf16 = device::Bf16Instructions();
   runtime.World().Together([&] {
     CheckRandomNumbers();
-    device::Stream plain, canonical, narrow;
+    device::Stream plain, canonical, narrow, rounded;
     canonical.canonical = true;
-    narrow.bf16 = true;
+    narrow.bf16 = rounded.bf16 = rounded.bf16_by_fp32 = true;
     for (const Shape& shape : shapes) {
       CheckProduct<float>(plain, shape, kFp32, "fp32");
       CheckProduct<float>(canonical, shape, kFp32, "canonical");
       CheckProduct<double>(plain, shape, kFp64, "fp64");
+      CheckProduct<float>(rounded, shape, kBf16, "bf16 by fp32");
       if (!bf16.empty()) CheckProduct<float>(narrow, shape, kBf16, "bf16");
     }
     CheckAttention(plain);

@@ -77,9 +77,13 @@ std::string TrainingData::DescribePairs() const {
 std::string TrainingData::Describe() const {
   if (Pairs() != nullptr) return DescribePairs();
   const std::vector<data::MixtureFile>& files = options_.mixture;
+  const data::BatchRamp& ramp = plan_.options.samples.ramp;
   const std::string order = fmt::format(
-      "{} of {}, {} per epoch{}", report::Counted(Samples().Windows(), "window"),
+      "{} of {}, {} per epoch{}{}", report::Counted(Samples().Windows(), "window"),
       plan_.model.length, report::Counted(Samples().StepsPerEpoch(), "step"),
+      ramp.steps > 0 ? fmt::format("; batches grow from {} to {} windows over {}", ramp.start,
+                                   plan_.Batch(), report::Counted(ramp.steps, "step"))
+                     : "",
       train::DescribeMasks(plan_.model.document_mask, corpus_.HasMask(data::Split::kTrain)));
   const std::string valid = report::WithThousands(Tokens().Size(data::Split::kValid));
   const std::string test = report::WithThousands(Tokens().Size(data::Split::kTest));
@@ -162,6 +166,9 @@ nlohmann::json DescribeRun(const app::Request& request, const app::Ranks& ranks,
                         {"grid", comm::Describe(grid.Shape())},
                         {"sharding", comm::NameOf(grid.Shards())}};
   run.update(app::ProgramJson(ranks.Hosts().First()));
+  if (device.stream.bf16) {
+    run[app::kBf16Products] = device.stream.bf16_by_fp32 ? app::kByFp32 : "native";
+  }
   if (device.libraries == nullptr) return run;
   run["products"] = device.libraries->Chosen();
   const std::vector<float> scales = device.libraries->Scales();

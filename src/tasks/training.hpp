@@ -58,6 +58,10 @@ class TrainingData {
   std::vector<data::MixtureFile> Files() const;
   // Batch for run.json: the deck's number of windows, or the largest number of pairs in a step.
   std::int64_t Batch() const { return Pairs() == nullptr ? options_.batch : plan_.Batch(); }
+  // Targets of all steps before this one, if the batch grows; else 0.
+  std::int64_t TokensOfRamp(std::int64_t step) const {
+    return plan_.options.samples.ramp.steps > 0 ? Order().TargetsBefore(step) : 0;
+  }
   // Members of run.json about the data at a step.
   nlohmann::json Json(std::int64_t step) const;
   // "wikitext2.h5: 2,088,628 / 217,646 / 245,569 tokens; 65,270 windows of 32, ..."

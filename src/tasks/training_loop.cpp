@@ -170,6 +170,7 @@ class TrainingLoop {
                                             .folder = session_->Folder(),
                                             .every_steps = loop_.job.request.monitor.every_steps,
                                             .total_steps = progress_.last,
+                                            .total_tokens = data_.TokensOfRamp(progress_.last),
                                             .has_stages = loop_.plan.grid.pipeline > 1,
                                             .resumed = session_->Continues(),
                                             .resume_step = progress_.step,
@@ -272,8 +273,11 @@ class TrainingLoop {
     checkpoints_->AddTo(run);
     if (progress_.validation_due) run["validation_due"] = true;
     if (recovery_->HasGoneBack()) {
-      run["planned"] = {{"epochs", loop_.job.request.schedule.epochs},
-                        {"steps", loop_.plan.training.options.schedule.steps}};
+      const train::Schedule& schedule = loop_.plan.training.options.schedule;
+      run["planned"] = {{"epochs", schedule.epochs},
+                        {"steps", schedule.steps},
+                        {"batch_ramp", schedule.batch_ramp},
+                        {"batch_start", schedule.batch_start}};
     }
     return run;
   }

@@ -69,6 +69,12 @@ void BindSchedule(deck::Keys keys, ScheduleOptions& o) {
                "of the full schedule. 0: run to the end.")
       .Integer("schedule.warmup_steps", o.warmup_steps, AtLeast(0), "steps",
                "Number of first steps over which the learning rate grows linearly to its peak.")
+      .Integer("schedule.batch_ramp", o.batch_ramp, Between(0, data::kMostRampSteps), "steps",
+               "Number of first steps over which the batch grows linearly from "
+               "schedule.batch_start to data.batch, in whole windows, rounded down (Smith et al. "
+               "2018). 0: every batch is whole.")
+      .Integer("schedule.batch_start", o.batch_start, AtLeast(1), "windows",
+               "With schedule.batch_ramp: the windows of the first step.")
       .Choice("schedule.decay", o.decay, kDecays,
               "How the learning rate changes from the warm-up's end to the last step. wsd: "
               "constant, then linear over schedule.decay_fraction of all steps.")
@@ -150,7 +156,15 @@ OptimizerOptions ReadOptimizer(const deck::Deck& deck) {
   if (!options.groups_text.empty()) ReadGroups(options, deck);
   return options;
 }
-ScheduleOptions ReadSchedule(const deck::Deck& deck) { return deck::Read(deck, BindSchedule); }
+
+ScheduleOptions ReadSchedule(const deck::Deck& deck) {
+  const ScheduleOptions options = deck::Read(deck, BindSchedule);
+  if (options.batch_ramp == 0 && deck.Differs("schedule.batch_start")) {
+    throw deck.Complain("schedule.batch_start", "belongs to schedule.batch_ramp",
+                        "Leave it out, or say over how many steps the batch grows.");
+  }
+  return options;
+}
 
 // The keys of [run] for steps that go wrong.
 

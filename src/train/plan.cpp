@@ -93,6 +93,21 @@ void CheckSampledSoftmax(const Request& request) {
   }
 }
 
+// Refuses a growing batch that begins above data.batch, and one of pairs.
+void CheckBatchRamp(const Request& request) {
+  const ScheduleOptions& schedule = request.options.schedule;
+  if (schedule.batch_ramp == 0) return;
+  if (request.tokens.pairs) {
+    throw request.deck.Complain("schedule.batch_ramp", "batches of pairs do not grow",
+                                "Use schedule.batch_ramp = 0.");
+  }
+  const std::int64_t batch = request.options.data.batch;
+  if (schedule.batch_start <= batch) return;
+  throw request.deck.Complain("schedule.batch_start",
+                              fmt::format("the batch grows from here to data.batch = {}", batch),
+                              fmt::format("What fits: schedule.batch_start = 1 to {}.", batch));
+}
+
 using Sizes = std::pair<std::int64_t, std::int64_t>;
 
 // Coordinates along one axis whose ranks hold slices of the same sizes.
@@ -294,6 +309,7 @@ TrainingOptions MakeTrainingOptions(const Request& request, EvaluationPlan& layo
   const comm::GridShape& grid = layout.grid;
   CheckGroups(request);
   CheckSampledSoftmax(request);
+  CheckBatchRamp(request);
   const std::optional<PairFacts>& pairs = request.tokens.pairs;
   data::Sampler::Options samples{.tokens = request.tokens.train,
                                  .length = asked.data.sequence_length,
@@ -302,9 +318,9 @@ TrainingOptions MakeTrainingOptions(const Request& request, EvaluationPlan& layo
                                  .seed = asked.machine.seed,
                                  .shuffle = true,
                                  .origin = request.origin,
-                                 .sources = request.tokens.sources};
-  const data::Sampler sampler(samples);
-  const std::int64_t batch = pairs ? pairs->batch : sampler.MostWindows();
+                                 .sources = request.tokens.sources,
+                                 .ramp = {asked.schedule.batch_ramp, asked.schedule.batch_start}};
+  const std::int64_t batch = pairs ? pairs->batch : data::Sampler(samples).MostWindows();
   samples.batch = batch;
   layout.model.canonical = MakeCanonical(request, layout.model.options, grid, batch);
   const parallel::Canonical& canonical = layout.model.canonical;
@@ -325,7 +341,7 @@ TrainingOptions MakeTrainingOptions(const Request& request, EvaluationPlan& layo
     batches = data::BatchesOf(asked.data, asked.machine.seed);
     if (steps == 0) steps = std::max(1LL, std::llround(epochs * static_cast<double>(pairs->steps)));
   } else if (steps == 0) {
-    steps = sampler.StepsOf(epochs);
+    steps = data::Sampler(samples).StepsOf(epochs);
   }
   return {.model = layout.model,
           .samples = samples,
@@ -489,6 +505,20 @@ std::vector<std::string> Oddities(const Plan& plan) {
         "schedule.warmup_steps = {} exceeds the run's {} steps: the rate ends "
         "at {:.3g} and never reaches optimizer.learning_rate = {:.3g}",
         schedule.warmup_steps, schedule.steps, schedule.Rate(schedule.steps), schedule.peak));
+  }
+  const data::BatchRamp& ramp = training.options.samples.ramp;
+  if (ramp.steps >= schedule.steps) {
+    odd.push_back(
+        fmt::format("schedule.batch_ramp = {} takes the run's {} steps: none has the whole "
+                    "data.batch = {}",
+                    ramp.steps, schedule.steps, training.Batch()));
+  }
+  if (plan.machine.stream.OnGpu() && ramp.steps > 0 &&
+      CeilDivide(ramp.start, std::int64_t{data_ranks}) < training.model.micro_batch) {
+    odd.push_back(fmt::format(
+        "schedule.batch_start = {} fills no micro-batch of {} windows: its products are not among "
+        "those that the first step times",
+        ramp.start, training.model.micro_batch));
   }
   const model::Options& model = training.model.options;
   if (!training.options.pairs) OfWindows(training.options.samples, plan.tokens, odd);

@@ -80,7 +80,7 @@ inline app::Job MakeGpuJob(const comm::Runtime& runtime, const deck::Schema& sch
     job.device.dtype = arithmetic.dtype;
     job.device.stream.bf16 = arithmetic.bf16_products;
     job.device.stream.fp8 = arithmetic.fp8_products;
-    device::CheckPrecision(job.request.machine.precision, job.device.stream, job.request.deck);
+    device::CheckPrecision(job.request.machine, job.device.stream, job.request.deck);
     const std::int64_t sites = model::kSitesABlock * job.request.model.layers;
     job.device.libraries = kernels::MakeLibraries(job.device.stream, static_cast<int>(sites));
     job.device.stream.libraries = job.device.libraries.get();

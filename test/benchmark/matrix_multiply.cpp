@@ -1,5 +1,6 @@
 // Speed of matrix products on the shapes that occur in training: of the library that the program
-// was built with and of our own, in fp32 and, where the CPU has it, in bf16. usage:
+// was built with and of our own, in fp32 and in bf16, by fp32 products or, where the CPU has it, by
+// bf16 instructions. usage:
 // trireme_matrix_benchmark [PART OF A NAME]     threads: OMP_NUM_THREADS
 #include <fmt/format.h>
 
@@ -83,7 +84,19 @@ void OwnBf16(const device::Stream& stream, Form form_a, const Matrix& a, Form fo
 }
 
 std::vector<Way> Ways() {
-  std::vector<Way> ways = {{"library", &Library}, {"own", &Own}};
+  std::vector<Way> ways = {
+      {"library", &Library},
+      {"own", &Own},
+      {"copies bf16",
+       [](const device::Stream& stream, Form form_a, const Matrix& a, Form form_b, const Matrix& b,
+          const Matrix& c, bool accumulate) {
+         kernels::MultiplyRoundedCopies(stream, {form_a, a, form_b, b, c, accumulate});
+       }},
+      {"rounded bf16", [](const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+                          const Matrix& b, const Matrix& c, bool accumulate) {
+         kernels::RoundedMultiply(kernels::UsableProductSets()[0], stream,
+                                  {form_a, a, form_b, b, c, accumulate});
+       }}};
   if (kernels::UsableBf16Kernels() != nullptr) {
     ways.push_back(
         {"library bf16", [](const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,

@@ -133,6 +133,8 @@ struct Device {
   Dtype dtype = Dtype::kFloat32;  // of values and activations
   // MemoryInUse() of this rank before anything was planned; on CPUs plus kLoadedLater.
   std::int64_t program_bytes = 0;
+  // Why bf16 products are fp32 products of rounded operands; empty: they are not.
+  std::string why_fp32;
   const char* Precision() const;  // "fp32", "bf16", "fp8", "fp64"
 };
 

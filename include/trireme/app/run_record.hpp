@@ -67,6 +67,7 @@ struct RunRecord {
   struct Planned {
     double epochs = 0;
     std::int64_t steps = 0;
+    data::BatchRamp ramp = {};
   };
   std::optional<Planned> planned;
   bool validation_due = false;  // a stop skipped the validation at this step
@@ -78,6 +79,11 @@ struct RunRecord {
 // Members of run.json with the names of run and session, which identify local checkpoints.
 inline constexpr const char* kRunName = "run_id";
 inline constexpr const char* kSessionName = "session";
+
+// The member of run.json about products in bf16 on CPUs, and its value for fp32 ones of rounded
+// operands.
+inline constexpr const char* kBf16Products = "bf16_products";
+inline constexpr const char* kByFp32 = "fp32";
 
 // Parses run.json. Throws InputError with path, member, and what was expected and found.
 RunRecord ParseRunRecord(const nlohmann::json& run, const std::string& path);

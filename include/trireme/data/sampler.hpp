@@ -2,6 +2,7 @@
 // no permutation.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -121,6 +122,16 @@ struct Origin {
   std::vector<SourcePlace> sources = {};
 };
 
+// A batch that grows from the start of training (Smith et al. 2018; Brown et al. 2020). With B
+// windows in a whole batch, step t = 0, 1, ... takes start + floor((B - start) t / steps) of them,
+// and B from t = steps on.
+struct BatchRamp {
+  std::int64_t steps = 0;  // 0: every batch is whole
+  std::int64_t start = 1;  // windows of step 0; more than B count as B
+  friend bool operator==(const BatchRamp&, const BatchRamp&) = default;
+};
+inline constexpr std::int64_t kMostRampSteps = 1'000'000;
+
 class Sampler {
  public:
   struct Options {
@@ -134,6 +145,7 @@ class Sampler {
     Origin origin = {};   // where the steps begin
     // Files of a mixture, instead of `tokens`; empty: a single file.
     std::vector<Source> sources = {};
+    BatchRamp ramp = {};
   };
   // Throws InputError for options out of range, naming the deck's key or the field of the origin.
   explicit Sampler(const Options& options);
@@ -148,16 +160,16 @@ class Sampler {
   std::int64_t SourceCount() const { return std::ssize(sources_); }  // 1 without a mixture
   std::int64_t WindowsOf(std::int64_t source) const;                 // that the file has
   std::int64_t QuotaOf(std::int64_t source) const;  // its windows per epoch of the mixture
-  std::int64_t StepsPerEpoch() const;               // ceil(windows / batch)
+  std::int64_t StepsPerEpoch() const;               // ceil(windows / batch), in whole batches
   std::int64_t MostWindows() const;  // per step: the batch, or fewer if an epoch has fewer
   // Number of the step at which a run of `epochs` (> 0) ends, at least 1: round(epochs *
-  // StepsPerEpoch()) for a run without changes. After a change the run ends at the same place in
-  // the data: for a fraction of an epoch, at the first step that reaches it. If that place lies
-  // before the origin, the origin's step.
+  // StepsPerEpoch()) for a run without changes. After a change, or with a ramp, the run ends at the
+  // same place in the data: for a fraction of an epoch, at the first step that reaches it. If that
+  // place lies before the origin, the origin's step.
   std::int64_t StepsOf(double epochs) const;
 
   // The following take a step number, at least the origin's, and throw std::logic_error below it.
-  // Their cost is O(1) in everything but the number of files.
+  // Their cost is O(1) in everything but the number of files, and logarithmic in a ramp's sizes.
   std::int64_t BatchSize(std::int64_t step) const;  // windows; an epoch's last batch may be short
   std::int64_t BatchTargets(std::int64_t step) const;  // over all ranks, without padding
   // Samples before this step's first one, since the start of training.
@@ -183,6 +195,13 @@ class Sampler {
   struct Place {
     std::int64_t epoch = 0;
     std::int64_t window = 0;  // index within the epoch
+    friend auto operator<=>(const Place&, const Place&) = default;
+  };
+  // Steps whose batches have the same size, but for those that end an epoch.
+  struct Stretch {
+    std::int64_t step = 0;   // the first
+    std::int64_t batch = 0;  // windows per step
+    Place start;             // place of the first step
   };
   // How a file is cut into windows.
   struct Windowed {
@@ -194,6 +213,10 @@ class Sampler {
     std::int64_t shift = 0;
   };
   Windowed Cut(std::int64_t tokens) const;
+  const Stretch& StretchOf(std::int64_t step) const;  // the one to which the step belongs
+  // Steps from the stretch's first one to the end of its epoch.
+  std::int64_t StepsToEpochEnd(const Stretch& stretch) const;
+  Place After(const Stretch& stretch, std::int64_t steps) const;  // its place that many steps on
   Place PlaceOf(std::int64_t step) const;  // place of the step's first window
   // A file's windows before a place, in a run with this mixture throughout.
   std::int64_t CountBefore(std::size_t source, const Place& place) const;
@@ -204,13 +227,13 @@ class Sampler {
   std::int64_t ShortPosition(const Windowed& source, std::int64_t epoch) const;
   void CheckOrigin() const;
   void SetOut();  // initialises everything that follows from the origin
+  void LayStretches();
 
   Options options_;
   std::vector<Windowed> sources_;     // at least one
   Interleaving order_;                // the files' turns in an epoch
   std::int64_t windows_ = 0;          // per epoch
-  Place start_;                       // the origin's place
-  std::int64_t rest_ = 0;             // steps from the origin to the end of its epoch
+  std::vector<Stretch> stretches_;    // from the origin on, by step; one without a ramp
   std::vector<SourcePlace> reached_;  // by file: its use at the origin
 };
 

@@ -18,6 +18,9 @@ const char* NameOf(Precision precision);      // as in the deck
 enum class ShareDevice { kNo, kYes, kNccl };  // kYes: transfers via the host; kNccl: by NCCL
 enum class Graphs { kAuto, kNo };
 enum class Pin { kAuto, kYes, kNo };
+// How a CPU computes products in bf16: by its own instructions, or as fp32 products of rounded
+// operands.
+enum class Bf16Products { kAuto, kNative, kFp32 };
 
 struct Options {
   Device device = Device::kAuto;
@@ -28,6 +31,7 @@ struct Options {
   device::AttentionKernels attention = device::AttentionKernels::kAuto;  // on a GPU
   bool deterministic = true;  // on a GPU: the same bits in every run
   Precision precision = Precision::kFp32;
+  Bf16Products bf16_products = Bf16Products::kAuto;
   std::uint32_t seed = 1;   // for initial weights, sample order and dropout
   int threads = 0;          // OpenMP threads per rank; 0: OMP_NUM_THREADS or the rank's share
   Pin pin = Pin::kAuto;     // whether to bind threads to cores
@@ -48,7 +52,7 @@ struct Arithmetic {
 Arithmetic ArithmeticOf(Precision precision, bool on_gpu);
 
 // Throws an InputError that names the deck's line if the stream's device does not support the
-// precision. bf16 without instructions for it is refused too: emulated, it is slower than fp32.
-void CheckPrecision(Precision precision, const device::Stream& stream, const deck::Deck& deck);
+// precision, or bf16 products in the way that the deck asks for.
+void CheckPrecision(const Options& options, const device::Stream& stream, const deck::Deck& deck);
 
 }  // namespace trireme::device

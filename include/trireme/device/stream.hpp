@@ -37,9 +37,10 @@ struct Stream {
   // Matrix products in canonical form (run.canonical): each element is one fixed chain of
   // operations, independent of the threads and the rest of the matrix (doc/reference/numerics.md).
   bool canonical = false;
-  // fp32 products round their operands to bf16 and add up in fp32 (run.precision = bf16). Needs a
-  // CPU with Bf16Instructions().
+  // fp32 products round their operands to bf16 and add up in fp32 (run.precision = bf16): by
+  // Bf16Instructions(), or with bf16_by_fp32 by fp32 products of the rounded operands.
   bool bf16 = false;
+  bool bf16_by_fp32 = false;
   // On a GPU: products of linear layers use fp8 operands, with one scale per tensor.
   bool fp8 = false;
 

@@ -41,7 +41,8 @@ enum class Form { kPlain, kTransposed };
 //
 // On a bf16 stream the operands of fp32 products are rounded to bf16 (to nearest, ties to even;
 // bf16 subnormals may count as 0) and added up in fp32. RunError if the stream is canonical too, or
-// if the CPU has no bf16 instructions.
+// if the CPU has no bf16 instructions and the stream does not say bf16_by_fp32. With that an
+// element is the canonical chain of the rounded operands on x86-64 with AVX2.
 extern const Kernel<void(Form form_a, const Matrix& a, Form form_b, const Matrix& b,
                          const Matrix& c, bool accumulate)>
     MatrixMultiply;

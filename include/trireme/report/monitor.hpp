@@ -100,10 +100,12 @@ struct Session {
   std::string folder;             // the run folder; empty: no files are written
   std::int64_t every_steps = 50;  // steps between lines and interval records
   std::int64_t total_steps = 0;   // length of the schedule, for the time left
-  bool has_stages = false;        // there is a pipeline: step lines show the bubble
-  bool resumed = false;           // the run goes on in its own folder
-  std::int64_t resume_step = 0;   // last step whose records are kept
-  std::int64_t best_after = 0;    // only validations after this step can be the best
+  // Targets of the schedule, if its batches grow: the time left goes by them. 0: by steps.
+  std::int64_t total_tokens = 0;
+  bool has_stages = false;       // there is a pipeline: step lines show the bubble
+  bool resumed = false;          // the run goes on in its own folder
+  std::int64_t resume_step = 0;  // last step whose records are kept
+  std::int64_t best_after = 0;   // only validations after this step can be the best
 };
 
 class Monitor {

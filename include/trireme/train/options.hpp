@@ -49,6 +49,8 @@ struct ScheduleOptions {
   std::int64_t steps = 0;    // of the whole run; 0: `epochs` decides
   std::int64_t stop_at = 0;  // step that ends this invocation; 0: the last one
   std::int64_t warmup_steps = 0;
+  std::int64_t batch_ramp = 0;   // steps over which the batch grows; 0: it does not
+  std::int64_t batch_start = 1;  // windows of the first step then
   Decay decay = Decay::kCosine;
   double decay_fraction = 0.2;  // wsd: share of all steps in the final, linear decay
   double final_fraction = 0.1;  // rate of the last step / peak

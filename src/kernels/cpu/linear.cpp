@@ -9,7 +9,9 @@
 #include "backends.hpp"
 #include "cpu/product/multiply.hpp"
 #include "matrix_library.hpp"
+#include "rows.hpp"
 #include "thin_product.hpp"
+#include "trireme/base/dtype.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::kernels {
@@ -112,7 +114,8 @@ void cpu::LinearWeightGradient(const device::Stream& stream, const Linear& linea
 }
 
 // MatrixMultiply: chooses between our own product (on canonical and bf16 streams, and where it is
-// faster) and the library's (in bf16 only on CPUs with AMX, which our own does not use).
+// faster) and the library's (in bf16 only on CPUs with AMX, which our own does not use, and on
+// those for which our own fp32 product is not made).
 
 namespace {
 
@@ -120,24 +123,65 @@ namespace {
 // rounding both operands and calling the library.
 constexpr std::int64_t kLeastForAmx = 64 * 64 * 128;
 
+struct RoundedCopies {};  // names a thread's scratch (ThreadScratch)
+
+// Rounds m to bf16 numbers, dense at `to`.
+Matrix RoundedCopy(const device::Stream& stream, const Matrix& m, float* to) {
+  const int threads = ThreadsFor(stream, m.rows);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (std::int64_t row = 0; row < m.rows; ++row) {
+    const float* const from = m.As<float>() + row * m.stride;
+    for (std::int64_t j = 0; j < m.columns; ++j) {
+      to[row * m.columns + j] = FromBfloat16(RoundToBfloat16(from[j]));
+    }
+  }
+  Matrix copy = m;
+  copy.data = to;
+  copy.stride = m.columns;
+  return copy;
+}
+
 bool MultipliesWithAmx() {
   static const bool amx = device::Bf16Instructions() == "AMX";
   return amx;
 }
+
+}  // namespace
+
+void MultiplyRoundedCopies(const device::Stream& stream, const MatrixProduct& p) {
+  constexpr std::int64_t kMost = 1 << 20;  // elements of a piece of the right operand
+  const bool plain = p.form_b == Form::kPlain;
+  const std::int64_t wide = std::clamp<std::int64_t>(kMost / p.Inner(), 1, p.c.columns);
+  float* const memory = ThreadScratch<RoundedCopies, float>(p.a.Size() + wide * p.Inner());
+  const Matrix a = RoundedCopy(stream, p.a, memory);
+  for (std::int64_t j = 0; j < p.c.columns; j += wide) {
+    const std::int64_t count = std::min(wide, p.c.columns - j);
+    const Matrix b = RoundedCopy(stream, plain ? p.b.Columns(j, count) : p.b.Rows(j, count),
+                                 memory + p.a.Size());
+    LibraryMultiply({p.form_a, a, p.form_b, b, p.c.Columns(j, count), p.accumulate});
+  }
+}
+
+namespace {
 
 std::int64_t MultiplyAdds(const MatrixProduct& product) {
   return product.c.rows * product.c.columns * product.Inner();
 }
 
 void MultiplyBf16(const device::Stream& stream, const MatrixProduct& product) {
-  const Bf16Kernels* kernels = UsableBf16Kernels();
-  if (kernels == nullptr) {
-    throw RunError("This CPU has no instructions that multiply bf16.",
-                   "Choose run.precision = fp32, or a machine whose CPUs have AVX512-BF16 or AMX.");
-  }
   if (stream.canonical) {
     throw RunError("There is no canonical product in bf16.",
                    "Choose run.precision = fp32 with run.canonical.");
+  }
+  if (stream.bf16_by_fp32) {
+    if (!HasFastKernels()) return MultiplyRoundedCopies(stream, product);
+    RoundedMultiply(UsableProductSets()[0], stream, product);
+    return;
+  }
+  const Bf16Kernels* kernels = UsableBf16Kernels();
+  if (kernels == nullptr) {
+    throw RunError("This CPU has no instructions that multiply bf16.",
+                   "Choose run.bf16_products = fp32.");
   }
   if (MultipliesWithAmx() && MultiplyAdds(product) >= kLeastForAmx) {
     return LibraryBf16Multiply(stream, product);
@@ -161,7 +205,11 @@ bool OwnIsFaster(const MatrixProduct& product) {
 bool MultiplyInRows(const device::Stream& stream, const MatrixProduct& product,
                     FunctionRef<void(const Part& rows)> then) {
   if (stream.bf16 && product.c.dtype == Dtype::kFloat32) {
-    if (stream.canonical || MultipliesWithAmx() || UsableBf16Kernels() == nullptr) return false;
+    if (stream.canonical) return false;
+    if (stream.bf16_by_fp32) {
+      return HasFastKernels() && RoundedMultiply(UsableProductSets()[0], stream, product, &then);
+    }
+    if (MultipliesWithAmx() || UsableBf16Kernels() == nullptr) return false;
     return Bf16Multiply(*UsableBf16Kernels(), stream, product, &then);
   }
   if (!stream.canonical && !HasFastKernels()) return false;

@@ -19,6 +19,10 @@ struct MatrixProduct {
 // The library's product in the operands' dtype.
 void LibraryMultiply(const MatrixProduct& product);
 
+// The library's fp32 product of copies that are rounded to bf16, a piece of the right operand at a
+// time, so that the copies stay small.
+void MultiplyRoundedCopies(const device::Stream& stream, const MatrixProduct& product);
+
 // The library's product of fp32 operands rounded to bf16; the CPU must have UsableBf16Kernels(). If
 // the library has no bf16 product, this calls ours.
 void LibraryBf16Multiply(const device::Stream& stream, const MatrixProduct& product);

@@ -104,6 +104,7 @@ train::Plan PlanOf(const app::Request& request, const app::Device& device,
                    const train::TokenFacts& tokens, const Size& size) {
   app::DeckOptions options = request;
   options.data = DataOf(request, size);
+  options.schedule.batch_ramp = 0;  // all steps are alike
   try {
     return train::MakePlan({.options = options,
                             .deck = request.deck,

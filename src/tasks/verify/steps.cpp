@@ -710,6 +710,7 @@ Verification Verify(const comm::ProcessGrid& grid, const train::TrainingOptions&
 train::TrainingOptions Shrink(const train::TrainingOptions& deck, const comm::GridShape& grid) {
   train::TrainingOptions small = deck;
   small.samples.sources.clear();  // made-up tokens, no mixture of files
+  small.samples.ramp = {};
   model::Options& o = small.model.options;
   const std::int64_t length = deck.model.length;
   const std::int64_t slices = Slices(deck, grid);

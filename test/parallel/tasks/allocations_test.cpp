@@ -19,7 +19,7 @@ struct Layout {
   const char* model = "";
   int ranks = 2;
   int threads = 1;
-  bool bf16 = false;
+  bool bf16 = false, by_fp32 = false;
 };
 
 void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
@@ -46,9 +46,12 @@ class Allocations : public LayoutTest, public testing::WithParamInterface<Layout
 TEST_P(Allocations, NoneInTheStep) {
   const Layout& layout = GetParam();
   RunSettings settings = SettingsOf(DeckOf(layout), tokens_, layout.ranks, Dtype::kFloat32);
-  if (layout.bf16 && device::Bf16Instructions().empty()) GTEST_SKIP() << "no bf16 instructions";
+  if (layout.bf16 && !layout.by_fp32 && device::Bf16Instructions().empty()) {
+    GTEST_SKIP() << "no bf16 instructions";
+  }
   settings.keep_gradients = false;  // as in a training run
   settings.stream.bf16 = layout.bf16;
+  settings.stream.bf16_by_fp32 = layout.by_fp32;
   settings.stream.threads = layout.threads;
   device::ConfigureThreads(layout.threads, 1);
   TrainingRun run(layout.ranks == 1 ? self_ : world_, tokens_, settings);
@@ -65,6 +68,7 @@ constexpr Layout kLayouts[] = {
     {"SerialGpt", "", kGpt, 1},
     {"SerialModern", "", kModern, 1},
     {"SerialBf16", "", "", 1, 1, true},
+    {"SerialBf16ByFp32", "", "", 1, 1, true, true},
     {"SerialRecompute", "", "recompute=full", 1},
     {"SerialSelective", "", "recompute=selective", 1},
     {"Data", "[grid]\ndata=2\nbucket_mib=0.001"},

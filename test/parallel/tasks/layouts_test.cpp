@@ -500,6 +500,46 @@ TEST_F(AnyLayout, EachOptimizerEqualsTheSerialRun) {
   }
 }
 
+// Batches of 3, 5, 7, 10 and 10 windows, which leave ranks and micro-batches empty; and a run that
+// goes on in the middle of the growth from its place in the data, to the bit.
+TEST_F(AnyLayout, ABatchThatGrowsEqualsTheSerialRun) {
+  const auto settings = [&](std::size_t which, const std::string& layout, int ranks) {
+    return SettingsOf(AnyLayoutDeckOf(kAnyLayoutArchitectures[which],
+                                      layout + "[schedule]\nbatch_ramp=3\nbatch_start=3\n"),
+                      tokens_, ranks, Dtype::kFloat64);
+  };
+  for (const std::size_t which : {0U, 2U}) {
+    const RunSettings serial = settings(which, "", 1);
+    const Outcome wanted = RunDeck(self_, tokens_, serial, kAnyLayoutDeckSteps);
+    for (const char* layout :
+         {"", "pipeline=4\n[data]\nmicro_batch=1\n", "sharding=optimizer\n",
+          "sharding=parameters\n[data]\nmicro_batch=1\n", "context=2\n",
+          "tensor=2\nsequence_parallel=yes\n",
+          "tensor=2\npipeline=2\nsharding=gradients\n[pipeline]\nschedule=zero_bubble\n",
+          "tensor=4\npipeline=2\n[pipeline]\nschedule=interleaved\nchunks=2\n[data]\n"
+          "micro_batch=3\n"}) {
+      const Outcome got =
+          RunDeck(world_, tokens_, settings(which, layout, world_.Size()), kAnyLayoutDeckSteps);
+      EXPECT_LT(WorstRelative(got.losses, wanted.losses), kAnyLayoutFp64) << layout;
+      EXPECT_LT(RuleFourDifference(got.weights, wanted.weights).relative, kAnyLayoutFp64) << layout;
+    }
+    constexpr std::int64_t kStop = 2;
+    const data::Sampler sampler(
+        train::PlanTraining(serial, tokens_.Size(data::Split::kTrain), {}).options.samples);
+    EXPECT_EQ(sampler.BatchSize(kStop), 7);
+    RunSettings rest = serial;
+    rest.samples.origin = {kStop, sampler.NextSample(kStop), sampler.TargetsBefore(kStop)};
+    const SharedFolder folder(self_);
+    TrainingRun before(self_, tokens_, serial), after(self_, tokens_, rest);
+    before.Train(kStop);
+    before.Save(folder / "stopped");
+    after.Load(folder / "stopped");
+    EXPECT_EQ(after.Train(kAnyLayoutDeckSteps),
+              std::vector<double>(wanted.losses.begin() + kStop, wanted.losses.end()));
+    EXPECT_EQ(after.Weights(), wanted.weights);
+  }
+}
+
 // fp32, as users run it, on the grids with the most to go wrong.
 TEST_F(AnyLayout, LossesInSinglePrecision) {
   int compared = 0;
@@ -514,6 +554,27 @@ TEST_F(AnyLayout, LossesInSinglePrecision) {
     }
   }
   EXPECT_GT(compared, 9);
+}
+
+// bf16 by fp32 products of rounded operands: near the serial run's losses in every layout, and not
+// those of fp32.
+TEST_F(AnyLayout, LossesInBf16ByFp32Products) {
+  constexpr double kBf16 = 1e-3, kRounded = 1e-8;  // relative; the least difference from fp32
+  for (const std::size_t which : {0U, 2U}) {
+    const AnyLayoutArchitecture& architecture = kAnyLayoutArchitectures[which];
+    const auto losses = [&](const comm::Communicator& group, const std::string& layout) {
+      RunSettings settings =
+          SettingsOf(AnyLayoutDeckOf(architecture, layout), tokens_, group.Size(), Dtype::kFloat32);
+      settings.stream.bf16 = settings.stream.bf16_by_fp32 = true;
+      return RunDeck(group, tokens_, settings, kAnyLayoutDeckSteps).losses;
+    };
+    const std::vector<double> wanted = losses(self_, "");
+    EXPECT_GT(WorstRelative(wanted, Serial(architecture, Dtype::kFloat32).losses), kRounded);
+    for (const char* layout : {"", "tensor=2\nsequence_parallel=yes\n", "pipeline=4\n",
+                               "sharding=parameters\n", "context=2\ntensor=2\n"}) {
+      EXPECT_LT(WorstRelative(losses(world_, layout), wanted), kBf16) << layout;
+    }
+  }
 }
 
 // Training clears gradients in the update instead of before the next step: the same bits.

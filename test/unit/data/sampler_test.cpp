@@ -525,6 +525,111 @@ TEST(SamplerOrigin, MovesFarAheadExactly) {
             (std::int64_t{3} << 41) + 2 * k);
 }
 
+// A batch that grows, against a plain loop over the windows in the order of a run that takes one at
+// a time; epochs end with short batches.
+class SamplerRamp : public testing::Test {
+ protected:
+  static void Check(const Sampler::Options& options) {
+    const Sampler sampler(options);
+    Sampler::Options by_one = options;
+    by_one.ramp = {};
+    by_one.batch = 1;
+    const Sampler one(by_one);
+    const BatchRamp& ramp = options.ramp;
+    const std::int64_t start = std::min(ramp.start, options.batch);
+    std::int64_t ordinal = 0;
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+      std::int64_t size = options.batch;
+      if (step < ramp.steps) size = start + (options.batch - start) * step / ramp.steps;
+      size = std::min(size, one.Windows() - ordinal % one.Windows());
+      ASSERT_EQ(sampler.BatchSize(step), size) << "step " << step;
+      ASSERT_EQ(sampler.NextSample(step), ordinal) << "step " << step;
+      ASSERT_EQ(sampler.TargetsBefore(step), one.TargetsBefore(ordinal)) << "step " << step;
+      ASSERT_EQ(sampler.Places(step), one.Places(ordinal)) << "step " << step;
+      std::vector<Sample> samples;
+      sampler.Fill(step, {0, size + 5}, samples);
+      ASSERT_EQ(std::ssize(samples), size) << "step " << step;
+      for (const Sample& sample : samples) {
+        const Sample wanted = one.At(ordinal, 0);
+        ASSERT_EQ(sample.ordinal, ordinal++);
+        ASSERT_EQ(sample.start, wanted.start);
+        ASSERT_EQ(sample.targets, wanted.targets);
+        ASSERT_EQ(sample.source, wanted.source);
+      }
+    }
+    CheckEndsByLoop(sampler, options);
+    for (const std::int64_t stop : {1, 2, 9, 39, 40, 41}) {
+      Origin origin = PositionOf(sampler, stop);
+      origin.sources = sampler.Places(stop);
+      const Sampler later = Continued(options, origin);
+      for (std::int64_t step = stop; step < kSteps; ++step) {
+        ASSERT_NO_FATAL_FAILURE(CheckSame(later, sampler, step));
+      }
+      CheckEnds(later, sampler, stop);
+    }
+  }
+
+  // A run ends at the first step that reaches the place at which one of whole batches ends.
+  static void CheckEndsByLoop(const Sampler& sampler, const Sampler::Options& options) {
+    const std::int64_t each = sampler.StepsPerEpoch();
+    for (const double epochs : kEpochs) {
+      const auto all = std::max<std::int64_t>(1, std::llround(epochs * static_cast<double>(each)));
+      const std::int64_t end = all / each * sampler.Windows() + all % each * options.batch;
+      std::int64_t step = 0;
+      while (sampler.NextSample(step) < end) ++step;
+      ASSERT_EQ(sampler.StepsOf(epochs), step) << epochs << " epochs";
+    }
+  }
+
+  static constexpr std::int64_t kSteps = 70;
+};
+
+TEST_F(SamplerRamp, IsThePlainLoopOverWindows) {
+  for (const std::int64_t tokens : {17, 65, 300}) {
+    for (const std::int64_t batch : {1, 4, 13, 1000}) {
+      for (const std::int64_t start : {1, 3, 13}) {
+        for (const std::int64_t steps : {1, 3, 11, 40, 1000}) {
+          SCOPED_TRACE(testing::Message() << tokens << " tokens, batches from " << start << " to "
+                                          << batch << " over " << steps << " steps");
+          Sampler::Options options{tokens, 5, 3, batch, 3, true};
+          options.ramp = {steps, start};
+          ASSERT_NO_FATAL_FAILURE(Check(options));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SamplerRamp, GoesThroughAMixture) {
+  Sampler::Options options{.length = 5,
+                           .stride = 5,
+                           .batch = 9,
+                           .seed = 3,
+                           .sources = {{83, {.weight = 2}}, {41, {.weight = 1}}},
+                           .ramp = {20, 2}};
+  Check(options);
+}
+
+TEST_F(SamplerRamp, EndsWithWholeBatches) {
+  const Sampler sampler({.tokens = std::int64_t{1} << 40,
+                         .length = 128,
+                         .stride = 128,
+                         .batch = 1536,
+                         .ramp = {kMostRampSteps, 16}});
+  EXPECT_EQ(sampler.BatchSize(0), 16);
+  EXPECT_EQ(sampler.BatchSize(kMostRampSteps / 2), 776);
+  EXPECT_EQ(sampler.BatchSize(kMostRampSteps - 1), 1535);
+  EXPECT_EQ(sampler.BatchSize(kMostRampSteps), 1536);
+  std::int64_t windows = 0;
+  for (std::int64_t t = 0; t < kMostRampSteps; ++t) windows += 16 + 1520 * t / kMostRampSteps;
+  EXPECT_EQ(sampler.NextSample(kMostRampSteps), windows);
+  EXPECT_EQ(sampler.NextSample(kMostRampSteps + 1'000'000), windows + 1'536'000'000);
+  EXPECT_THAT(MessageOf([] {
+                Sampler({.tokens = 9, .length = 8, .stride = 8, .batch = 2, .ramp = {5, 0}});
+              }),
+              HasSubstr("schedule.batch_start is 0"));
+}
+
 TEST(SamplerOrigin, RefusesPositionsOfNoRun) {
   const Sampler::Options good{1001, 10, 10, 8, 3, true, {}};
   const auto message = [&](const Origin& origin) {

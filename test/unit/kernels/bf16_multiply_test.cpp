@@ -1,7 +1,9 @@
-// Products on a bf16 stream, our own and the library's: every element against operands rounded to
-// bf16 and multiplied in fp64; rounding of operands; NaN and infinity; CPUs without bf16.
+// Products on a bf16 stream, our own and the library's, by bf16 instructions and by fp32 products:
+// every element against operands rounded to bf16 and multiplied in fp64; rounding of operands; NaN
+// and infinity; CPUs without bf16.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -29,12 +31,7 @@ float Rounded(float x) {
   return x;
 }
 
-class Bf16MultiplyTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (kernels::UsableBf16Kernels() == nullptr) GTEST_SKIP() << "this CPU multiplies no bf16";
-  }
-};
+class Bf16MultiplyTest : public testing::Test {};
 
 using Multiply = void (*)(const device::Stream&, Form, const kernels::Matrix&, Form,
                           const kernels::Matrix&, const kernels::Matrix&, bool);
@@ -55,7 +52,29 @@ struct Named {
   const char* name;
   Multiply multiply;
 };
-constexpr Named kProducts[] = {{"own", &Own}, {"library", &Library}, {"seam", &Seam}};
+void OwnByFp32(const device::Stream& stream, Form form_a, const kernels::Matrix& a, Form form_b,
+               const kernels::Matrix& b, const kernels::Matrix& c, bool accumulate) {
+  kernels::RoundedMultiply(kernels::UsableProductSets()[0], stream,
+                           {form_a, a, form_b, b, c, accumulate});
+}
+void Copies(const device::Stream& stream, Form form_a, const kernels::Matrix& a, Form form_b,
+            const kernels::Matrix& b, const kernels::Matrix& c, bool accumulate) {
+  kernels::MultiplyRoundedCopies(stream, {form_a, a, form_b, b, c, accumulate});
+}
+void SeamByFp32(const device::Stream& stream, Form form_a, const kernels::Matrix& a, Form form_b,
+                const kernels::Matrix& b, const kernels::Matrix& c, bool accumulate) {
+  device::Stream by_fp32 = stream;
+  by_fp32.bf16_by_fp32 = true;
+  kernels::MatrixMultiply(by_fp32, form_a, a, form_b, b, c, accumulate);
+}
+// Those that this CPU has.
+std::vector<Named> Products() {
+  std::vector<Named> products = {
+      {"by fp32", &OwnByFp32}, {"copies", &Copies}, {"seam by fp32", &SeamByFp32}};
+  if (kernels::UsableBf16Kernels() == nullptr) return products;
+  products.insert(products.end(), {{"own", &Own}, {"library", &Library}, {"seam", &Seam}});
+  return products;
+}
 
 // Value that an element must have, and by how much it may differ.
 struct Want {
@@ -94,7 +113,7 @@ void Check(std::int64_t m, std::int64_t n, std::int64_t k, int threads) {
                         offset, 2);
     const Held<float> start(m, n, padding, offset, 3);
     const std::vector<Want> want = Reference(form_a, a, form_b, b, start, accumulate);
-    for (const Named& product : kProducts) {
+    for (const Named& product : Products()) {
       Held<float> got = start;
       product.multiply(stream, form_a, a.View(), form_b, b.View(), got.View(), accumulate);
       for (std::int64_t i = 0; i < m * n; ++i) {
@@ -141,7 +160,7 @@ TEST_F(Bf16MultiplyTest, RoundsToNearestEven) {
       one(i, j) = i == j ? 1.0f : 0.0f;
     }
   }
-  for (const Named& product : kProducts) {
+  for (const Named& product : Products()) {
     for (const Form form : {Form::kPlain, Form::kTransposed}) {
       product.multiply(kStream, form, values.View(), form, one.View(), left.View(), false);
       product.multiply(kStream, form, one.View(), form, values.View(), right.View(), false);
@@ -167,7 +186,7 @@ TEST_F(Bf16MultiplyTest, NanAndInfinityPropagate) {
   a(9, 1) = infinity;
   a(9, 2) = -infinity;
   const Held<float> c(20, 50, 0, 0);
-  for (const Named& product : kProducts) {
+  for (const Named& product : Products()) {
     product.multiply(kStream, Form::kPlain, a.View(), Form::kPlain, b.View(), c.View(), false);
     for (std::int64_t j = 0; j < 50; ++j) EXPECT_TRUE(std::isnan(c.At(3, j))) << product.name;
     EXPECT_EQ(c.At(5, 7), infinity) << product.name;
@@ -181,10 +200,10 @@ TEST_F(Bf16MultiplyTest, NanAndInfinityPropagate) {
 // Bits do not depend on the number of threads, and a region's threads multiply alone.
 TEST_F(Bf16MultiplyTest, ThreadsAndRegions) {
   const Held<float> a(130, 700, 1, 1, 1), b(700, 90, 1, 1, 2), start(130, 90, 0, 0, 3);
-  for (const Named& product : kProducts) {
+  for (const Named& product : Products()) {
     const Held<float> one = start;
     product.multiply(kStream, Form::kPlain, a.View(), Form::kPlain, b.View(), one.View(), true);
-    if (product.multiply == &Own) {
+    if (product.multiply == &Own || product.multiply == &OwnByFp32) {
       for (const int threads : {2, 3, 5}) {
         const Held<float> several = start;
         device::Stream stream = kStream;
@@ -208,8 +227,50 @@ TEST_F(Bf16MultiplyTest, ThreadsAndRegions) {
   }
 }
 
+// Every instruction set gives the bits of the canonical product of rounded copies: for the seam,
+// too, with and without work on complete rows.
+TEST_F(Bf16MultiplyTest, ByFp32IsTheCanonicalProductOfRoundedOperands) {
+  constexpr std::int64_t kShapes[][3] = {{130, 90, 700}, {1, 33, 257}, {29, 5, 3}, {64, 2100, 40}};
+  for (const auto& [m, n, k] : kShapes) {
+    for (int variant = 0; variant < 8; ++variant) {
+      const Form form_a = variant & 1 ? Form::kTransposed : Form::kPlain;
+      const Form form_b = variant & 2 ? Form::kTransposed : Form::kPlain;
+      const bool accumulate = (variant & 4) != 0;
+      Held<float> a(form_a == Form::kPlain ? m : k, form_a == Form::kPlain ? k : m, 1, 1, 1);
+      Held<float> b(form_b == Form::kPlain ? k : n, form_b == Form::kPlain ? n : k, 1, 1, 2);
+      const Held<float> start(m, n, 1, 1, 3), want = start;
+      const Held<float> plain_a = a, plain_b = b;
+      for (Held<float>* operand : {&a, &b}) {
+        const kernels::Matrix all = operand->View();
+        for (std::int64_t i = 0; i < all.rows; ++i) {
+          for (std::int64_t j = 0; j < all.columns; ++j)
+            (*operand)(i, j) = Rounded((*operand)(i, j));
+        }
+      }
+      kernels::MatrixMultiply({.canonical = true}, form_a, a.View(), form_b, b.View(), want.View(),
+                              accumulate);
+      for (const kernels::ProductSet& set : kernels::UsableProductSets()) {
+        const Held<float> got = start;
+        kernels::RoundedMultiply(
+            set, kStream, {form_a, plain_a.View(), form_b, plain_b.View(), got.View(), accumulate});
+        EXPECT_TRUE(got.SameBits(want)) << set.name << ", variant " << variant;
+      }
+      if (!kernels::HasFastKernels()) continue;
+      const Held<float> seam = start, rows = start;
+      SeamByFp32(kStream, form_a, plain_a.View(), form_b, plain_b.View(), seam.View(), accumulate);
+      EXPECT_TRUE(seam.SameBits(want)) << "variant " << variant;
+      const FunctionRef<void(const Part&)> then = [](const Part&) {};
+      kernels::RoundedMultiply(
+          kernels::UsableProductSets()[0], kStream,
+          {form_a, plain_a.View(), form_b, plain_b.View(), rows.View(), accumulate}, &then);
+      EXPECT_TRUE(rows.SameBits(want)) << "variant " << variant;
+    }
+  }
+}
+
 // More shapes than are kept, and each of them again.
 TEST_F(Bf16MultiplyTest, ManyShapes) {
+  if (kernels::UsableBf16Kernels() == nullptr) GTEST_SKIP() << "this CPU multiplies no bf16";
   constexpr std::int64_t kRows = 133;
   const Held<float> a(kRows, 4, 0, 0, 1), b(4, 6, 0, 0, 2), c(kRows, 6, 0, 0), want(kRows, 6, 0, 0);
   Own(kStream, Form::kPlain, a.View(), Form::kPlain, b.View(), want.View(), false);

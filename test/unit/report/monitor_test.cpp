@@ -119,6 +119,23 @@ TEST_F(MonitorTest, PrintsAndRecordsFirstGridAndLastStep) {
               ElementsAreArray(Steps(1, 25, {1, 10, 20, 25}) + Kinds{{"valid", 25}, {"done", 25}}));
 }
 
+// Batches that grow: 200 of 1,000 targets took ten seconds, so the rest takes forty.
+TEST_F(MonitorTest, TheTimeLeftGoesByTheTargetsOfBatchesThatGrow) {
+  Record record = MonitorStepRecord(1);
+  record.step_seconds = 10;
+  record.tokens = 200;
+  record.tokens_per_second = 20;
+  for (const auto& [tokens, left] : {std::pair(1000, "0:40"), std::pair(0, "4:00")}) {
+    Session session = RootSession();
+    session.folder.clear();
+    session.total_tokens = tokens;
+    testing::internal::CaptureStdout();
+    Monitor(session).Step(record);
+    EXPECT_THAT(testing::internal::GetCapturedStdout(),
+                testing::EndsWith(std::string(left) + "\n"));
+  }
+}
+
 TEST_F(MonitorTest, APipelinesRunShowsItsBubbleAndItsTraffic) {
   Session session = RootSession();
   session.has_stages = true;

@@ -76,6 +76,10 @@ TEST(Plan, OdditiesAreSaid) {
               ElementsAre("schedule.warmup_steps = 21 exceeds the run's 20 steps: the rate ends at "
                           "0.000952 and never reaches optimizer.learning_rate = 0.001"));
   EXPECT_THAT(odd({"schedule.warmup_steps=20"}, 1), testing::IsEmpty());
+  EXPECT_THAT(odd({"schedule.batch_ramp=20"}, 1),
+              ElementsAre("schedule.batch_ramp = 20 takes the run's 20 steps: none has the whole "
+                          "data.batch = 64"));
+  EXPECT_THAT(odd({"schedule.batch_ramp=19"}, 1), testing::IsEmpty());
   EXPECT_THAT(odd({"optimizer.learning_rate=0"}, 1),
               ElementsAre("optimizer.learning_rate = 0: nothing is learned"));
   EXPECT_THAT(odd({"data.stride=128"}, 1),
@@ -88,6 +92,31 @@ TEST(Plan, OdditiesAreSaid) {
       odd({"model.position=rope", "model.max_positions=32"}, 1),
       ElementsAre("data.sequence_length = 64 exceeds model.max_positions = 32, for which the "
                   "rotary positions are made"));
+}
+
+// The plan is that of whole batches; a run of an epoch takes more steps.
+TEST(Plan, BatchesGrow) {
+  const std::string ramp = "batch_ramp=10\nbatch_start=";
+  const train::Plan plan = Made(ramp + "4\n[grid]\ndata=4\n", 4), whole = Made("", 4);
+  EXPECT_EQ(plan.training.options.samples.ramp, (data::BatchRamp{10, 4}));
+  EXPECT_EQ(plan.training.Batch(), 64);
+  EXPECT_EQ(train::PlanMemory(plan, 0).Total(), train::PlanMemory(whole, 0).Total());
+  // 1,563 windows make 25 whole batches; the ten that grow, of 4 to 58, have 310 windows.
+  const std::vector<std::string> epoch = {"schedule.steps=0"};
+  EXPECT_EQ(Made("", 4, epoch).training.options.schedule.steps, 25);
+  EXPECT_EQ(Made(ramp + "4\n", 4, epoch).training.options.schedule.steps, 30);
+  EXPECT_THAT(Refusal(ramp + "65\n", 4),
+              HasSubstr("batch_start = 65: the batch grows from here to data.batch = 64"));
+  EXPECT_THAT(Refusal("batch_start=2\n", 4),
+              HasSubstr("schedule.batch_start = 2: belongs to schedule.batch_ramp"));
+  train::TokenFacts pairs = kPlanTokens;
+  pairs.pairs = train::PairFacts{.source_vocabulary = 1000, .pairs = 500, .steps = 8, .batch = 64};
+  try {
+    PlanOf(PlanTextOf("batch_ramp=10\n[model]\nkind=encoder_decoder\n"), pairs, 1, Dtype::kFloat32);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("batches of pairs do not grow"));
+  }
 }
 
 // Bytes of activations, of micro-batches of one window: on a GPU in bf16, or on a CPU in fp32.

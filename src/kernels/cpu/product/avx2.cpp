@@ -61,7 +61,9 @@ struct Double4 : Vector<double, 32> {
 
 }  // namespace
 
-constinit const ProductSet kProductAvx2{"AVX2", MakeKernels<Plain<Float8>, 6, 2, kInnerBlock>(),
-                                        MakeKernels<Plain<Double4>, 6, 2, kInnerBlock>()};
+constinit const ProductSet kProductAvx2{
+    "AVX2", MakeKernels<Plain<Float8>, 6, 2, kInnerBlock>(),
+    MakeKernels<Plain<Double4>, 6, 2, kInnerBlock>(),
+    MakeKernels<Plain<Float8, RoundedFloat>, 6, 2, kInnerBlock>()};
 
 }  // namespace trireme::kernels

@@ -36,8 +36,9 @@ struct Double8 : Vector<double, 64> {
 
 }  // namespace
 
-constinit const ProductSet kProductAvx512{"AVX-512",
-                                          MakeKernels<Plain<Float16>, 14, 2, kInnerBlock>(),
-                                          MakeKernels<Plain<Double8>, 14, 2, kInnerBlock>()};
+constinit const ProductSet kProductAvx512{
+    "AVX-512", MakeKernels<Plain<Float16>, 14, 2, kInnerBlock>(),
+    MakeKernels<Plain<Double8>, 14, 2, kInnerBlock>(),
+    MakeKernels<Plain<Float16, RoundedFloat>, 14, 2, kInnerBlock>()};
 
 }  // namespace trireme::kernels

@@ -395,6 +395,11 @@ bool ProductMultiply(const ProductSet& kernels, const device::Stream& stream,
   return Multiply(kernels.fp32, stream, product, then);
 }
 
+bool RoundedMultiply(const ProductSet& kernels, const device::Stream& stream,
+                     const MatrixProduct& product, const FunctionRef<void(const Part&)>* then) {
+  return Multiply(kernels.rounded, stream, product, then);
+}
+
 bool Bf16Multiply(const Bf16Kernels& kernels, const device::Stream& stream,
                   const MatrixProduct& product, const FunctionRef<void(const Part&)>* then) {
   return Multiply(kernels.product, stream, product, then);

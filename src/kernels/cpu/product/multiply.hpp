@@ -1,6 +1,7 @@
 // Our own matrix product, in fp32, fp64 and bf16. fp32 and fp64 have the canonical form: each
 // element of c is one chain of operations, independent of the rest of the matrix, the threads and
-// the instruction set (doc/reference/numerics.md). bf16: operands are rounded while packed.
+// the instruction set (doc/reference/numerics.md). bf16: operands are rounded while packed, and
+// multiplied by bf16 instructions or, in the canonical form, as fp32 numbers.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,10 @@ inline constexpr std::int64_t kBf16Block = 512;
 // A word of a packed bf16 operand: two consecutive inner indices of a lane. Elsewhere: one element.
 struct Bf16Pair {
   std::uint16_t first, second;
+};
+// A bf16 number as an fp32 one: the word of operands that are rounded for fp32 products.
+struct RoundedFloat {
+  float value;
 };
 template <typename Word>
 inline constexpr int kInnerOfWord = 1;
@@ -83,6 +88,7 @@ struct ProductSet {
   const char* name;
   ProductKernels<float> fp32;
   ProductKernels<double> fp64;
+  ProductKernels<float, RoundedFloat> rounded;  // to bf16, while packed
 };
 
 struct Bf16Kernels {
@@ -113,8 +119,14 @@ bool ProductMultiply(const ProductSet& kernels, const device::Stream& stream,
                      const MatrixProduct& product,
                      const FunctionRef<void(const Part& rows)>* then = nullptr);
 
-// The same for fp32 matrices, with operands rounded to bf16 and sums in fp32: chains of 512 inner
-// indices, added to c in order.
+// The same for fp32 matrices with operands rounded to bf16: the same bits as the product of rounded
+// copies.
+bool RoundedMultiply(const ProductSet& kernels, const device::Stream& stream,
+                     const MatrixProduct& product,
+                     const FunctionRef<void(const Part& rows)>* then = nullptr);
+
+// The same by bf16 instructions, with sums in fp32: chains of 512 inner indices, added to c in
+// order.
 bool Bf16Multiply(const Bf16Kernels& kernels, const device::Stream& stream,
                   const MatrixProduct& product,
                   const FunctionRef<void(const Part& rows)>* then = nullptr);

@@ -20,8 +20,9 @@ struct Lanes : Vector<T, 16> {
 
 }  // namespace
 
-constinit const ProductSet kProductPortable{"portable",
-                                            MakeKernels<Plain<Lanes<float>>, 4, 2, kInnerBlock>(),
-                                            MakeKernels<Plain<Lanes<double>>, 4, 2, kInnerBlock>()};
+constinit const ProductSet kProductPortable{
+    "portable", MakeKernels<Plain<Lanes<float>>, 4, 2, kInnerBlock>(),
+    MakeKernels<Plain<Lanes<double>>, 4, 2, kInnerBlock>(),
+    MakeKernels<Plain<Lanes<float>, RoundedFloat>, 4, 2, kInnerBlock>()};
 
 }  // namespace trireme::kernels

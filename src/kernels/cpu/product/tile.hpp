@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "cpu/vector.hpp"
@@ -14,17 +15,35 @@ namespace trireme::kernels {
 
 namespace {
 
-// A vector type whose words are single elements.
-template <typename V>
+// A vector type whose words are single elements: as they are or, as RoundedFloat, rounded to bf16.
+template <typename V, typename WordType = typename V::Scalar>
 struct Plain : V {
   using Scalar = typename V::Scalar;
-  using Word = Scalar;
+  using Word = WordType;
   using Operand = typename V::Register;
-  static Operand LoadWords(const Word* x) { return V::Load(x); }
-  static void StoreWords(Word* x, const Operand& y) { V::Store(x, y); }
+  static constexpr bool kRounds = std::is_same_v<Word, RoundedFloat>;
+  static Operand LoadWords(const Word* x) { return V::Load(reinterpret_cast<const Scalar*>(x)); }
+  static void StoreWords(Word* x, const Operand& y) { V::Store(reinterpret_cast<Scalar*>(x), y); }
+  static Operand Broadcast(Word x) {
+    if constexpr (kRounds) {
+      return V::Broadcast(x.value);
+    } else {
+      return V::Broadcast(x);
+    }
+  }
+  // Elements as words: RoundedFloat to nearest, ties to even; NaN stays NaN.
+  static Operand Taken(const Operand& x) {
+    if constexpr (kRounds) {
+      const auto bits = reinterpret_cast<typename V::Words>(x);
+      const auto rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000U;
+      return x == x ? reinterpret_cast<Operand>(rounded) : x;
+    } else {
+      return x;
+    }
+  }
   // Packed words of one lane: its first `present` inner indices, then zeros.
   static Operand LoadInner(const Scalar* x, std::int64_t present) {
-    return present >= V::kLanes ? V::Load(x) : V::LoadPart(x, static_cast<int>(present));
+    return Taken(present >= V::kLanes ? V::Load(x) : V::LoadPart(x, static_cast<int>(present)));
   }
   // For each of kWidth neighbouring lanes, copies the word of the first inner index. Lanes from
   // `present` on become zeros.
@@ -33,16 +52,17 @@ struct Plain : V {
                         std::int64_t inner, Word* to) {
     constexpr int kWhole = (kWidth + V::kLanes - 1) / V::kLanes * V::kLanes;
     if (present >= kWhole && inner > 1) {  // writes beyond the width, where later words go
-      for (int i = 0; i < kWidth; i += V::kLanes) V::Store(to + i, V::Load(from + i));
+      for (int i = 0; i < kWidth; i += V::kLanes) StoreWords(to + i, Taken(V::Load(from + i)));
       return;
     }
-    if (present >= kWidth) {
+    if (present >= kWidth && !kRounds) {
       __builtin_memcpy(to, from, sizeof(Word) * kWidth);
       return;
     }
     for (int i = 0; i < kWidth; i += V::kLanes) {
       const int here = present - i < V::kLanes ? static_cast<int>(present - i) : V::kLanes;
-      V::StorePart(to + i, V::LoadPart(from + i, here < 0 ? 0 : here),
+      V::StorePart(reinterpret_cast<Scalar*>(to + i),
+                   Taken(V::LoadPart(from + i, here < 0 ? 0 : here)),
                    kWidth - i < V::kLanes ? kWidth - i : V::kLanes);
     }
   }
