@@ -93,6 +93,13 @@ void CheckSampledSoftmax(const Request& request) {
   }
 }
 
+void CheckWeightDropout(const Request& request) {
+  const DeckOptions& asked = request.options;
+  if (asked.model.weight_dropout == 0 || asked.machine.precision != device::Precision::kFp8) return;
+  throw request.deck.Complain("model.weight_dropout", "does not go together with fp8 products",
+                              "Use run.precision = bf16, or model.weight_dropout = 0.");
+}
+
 using Sizes = std::pair<std::int64_t, std::int64_t>;
 
 // Coordinates along one axis whose ranks hold slices of the same sizes.
@@ -294,6 +301,7 @@ TrainingOptions MakeTrainingOptions(const Request& request, EvaluationPlan& layo
   const comm::GridShape& grid = layout.grid;
   CheckGroups(request);
   CheckSampledSoftmax(request);
+  CheckWeightDropout(request);
   const std::optional<PairFacts>& pairs = request.tokens.pairs;
   data::Sampler::Options samples{.tokens = request.tokens.train,
                                  .length = asked.data.sequence_length,

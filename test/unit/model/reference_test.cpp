@@ -144,9 +144,15 @@ TEST_P(ReferenceProperty, ADocumentIsAWindowOfItsOwn) {
 }
 
 TEST_P(ReferenceProperty, DropoutIsForTraining) {
-  const bool drops = Options().dropout + Options().attention_dropout + Options().ffn_dropout > 0;
-  model::Options without = Options();
+  const model::Options& o = Options();
+  const bool drops = o.dropout + o.attention_dropout + o.ffn_dropout + o.word_dropout +
+                         o.layer_dropout + o.weight_dropout +
+                         static_cast<double>(o.sampled_softmax) >
+                     0;
+  model::Options without = o;
   without.dropout = without.attention_dropout = without.ffn_dropout = 0;
+  without.word_dropout = without.layer_dropout = without.weight_dropout = 0;
+  without.sampled_softmax = 0;
   const ReferenceResult evaluated = Run(batch_, false);
   const ReferenceResult plain =
       RunReference(without, parameters_, batch_, kSeed, GetParam().label_smoothing, true);
