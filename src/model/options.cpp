@@ -165,7 +165,8 @@ void BindTraining(deck::Keys keys, Options& o) {
             "decoder l and L are each stack's own.")
       .Real("model.weight_dropout", o.weight_dropout, Between(0, kMostDropout), "",
             "DropConnect (Wan et al. 2013): probability of dropping an element of the blocks' "
-            "matrices for a whole step. Costs a copy of each matrix per product.")
+            "matrices for a whole step. Costs a copy of each matrix per product. On GPUs steps are "
+            "then not recorded as graphs; not with fp8.")
       .Choice("model.init", o.init, kInits,
               "normal: all matrices normal, with init_deviation; gpt2: likewise, residual "
               "projections divided by sqrt(2 layers); xavier: uniform, by fan-in and fan-out.")
