@@ -147,7 +147,7 @@ std::vector<Configuration> Translations() {
     o.dropout = 0.2;
     o.attention_dropout = 0.3;
     o.word_dropout = 0.4;
-    o.layer_dropout = 0.6;
+    o.layer_dropout = 0.2;
   }));
   table.push_back(Translation("PreLearned", 0.1, [](Options& o) {
     o.weight_dropout = 0.25;

@@ -48,10 +48,11 @@ TEST_P(ReferenceProperty, NoPredictionSeesAFutureToken) {
     token = static_cast<std::int32_t>((token + 1) % Options().vocabulary);
     const ReferenceResult after = Run(changed);
     EXPECT_TRUE(SameLogits(before, after, 1, t)) << "position " << t;
-    EXPECT_FALSE(SameLogits(before, after, 1, t + 1)) << "position " << t;
+    // A window may drop both words.
+    EXPECT_TRUE(Options().word_dropout > 0 || !SameLogits(before, after, 1, t + 1)) << t;
     EXPECT_TRUE(SameLogits(before, after, 0, kLength)) << "another sequence";
     EXPECT_TRUE(SameLogits(before, after, 2, kLength)) << "another sequence";
-    if (t == kLength - 1 && GetParam().options.attention_dropout == 0) {
+    if (t == kLength - 1 && Options().attention_dropout + Options().word_dropout == 0) {
       EXPECT_FALSE(SameLogits(open, Run(changed, true, false), 1, t))
           << "without the causal mask the change must show: else this test sees nothing";
     }
@@ -100,6 +101,7 @@ TEST_P(ReferenceProperty, ASequenceIsTheSameInAnyBatch) {
     alone.inputs = slice(batch_.inputs);
     alone.targets = slice(batch_.targets);
     alone.ordinals = {batch_.ordinals[static_cast<std::size_t>(b)]};
+    alone.step = batch_.step;
     const ReferenceResult result = Run(alone);
     const auto first = together.logits.begin() + b * kLength * Options().vocabulary;
     EXPECT_TRUE(std::equal(result.logits.begin(), result.logits.end(), first)) << b;
