@@ -6,10 +6,12 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <numbers>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
+#include "trireme/kernels/elementwise.hpp"
 
 namespace trireme::kernels {
 
@@ -91,6 +93,7 @@ ParameterId ParameterList::Add(Parameter parameter) {
   if (parameter.Held() && !FollowsItsGroup(parameter)) size_ = Aligned(size_);
   parameter.offset = size_;
   if (!parameter.Held()) parameter.spare = 0;
+  if (units_.back().block && parameter.decay) parameter.number = matrices_++;
   size_ += parameter.LocalSize() + parameter.spare;
   units_.back().range.end = size_;
   unit_of_.push_back(static_cast<int>(units_.size()) - 1);
@@ -105,6 +108,33 @@ void ParameterList::AddSecondGradient(ParameterId id) {
   units_.back().range.end = size_;
   second_ = id;
   second_size_ = parameters_.at(static_cast<std::size_t>(id)).LocalSize();
+}
+
+// The mask is that of kernels::Dropout with the step in place of the sample and a matrix's number
+// in place of layer and site. Whole rows are one call; a range may begin and end within a row.
+void DropElements(const device::Stream& stream, const WeightDropout& by, const Parameter& matrix,
+                  Part elements, const Matrix& from, const Matrix& to) {
+  constexpr int kSiteBits = 12;
+  const auto number = static_cast<std::uint32_t>(matrix.number);
+  const std::int64_t columns = matrix.shape.back();
+  Dropout dropout{by.probability, by.seed, Purpose::kWeightDropout, number >> kSiteBits,
+                  number & ((1U << kSiteBits) - 1)};
+  dropout.ordinal = static_cast<std::uint64_t>(by.step);
+  dropout.length = std::numeric_limits<std::int64_t>::max();
+  for (std::int64_t at = elements.begin; at < elements.end;) {
+    const std::int64_t left = elements.end - at;
+    dropout.first_row = at / columns;
+    dropout.first_feature = at % columns;
+    const bool whole = dropout.first_feature == 0 && left >= columns;
+    const std::int64_t rows = whole ? left / columns : 1;
+    const std::int64_t width = std::min(columns - dropout.first_feature, left);
+    const auto part = [&](const Matrix& flat) {
+      const Matrix first = flat.Columns(at - elements.begin, rows * width);
+      return Matrix{first.data, first.dtype, rows, width, width};
+    };
+    DropoutForward(stream, part(from), dropout, part(to));
+    at += rows * width;
+  }
 }
 
 Ownership OwnAll(std::int64_t size) {

@@ -222,13 +222,13 @@ kernels::Linear AttentionLayer::Of(LinearSite site, const Saved* saved) const {
 
 kernels::Linear AttentionLayer::Input(const Pass& pass, const Saved& saved) const {
   kernels::Linear linear = Of(LinearSite::kQkv, &saved);
-  linear.weight = pass.Value(qkv_weight_, 3);
+  linear.weight = pass.Weight(qkv_weight_, 3);
   return pass.Thin(linear);
 }
 
 kernels::Linear AttentionLayer::Output(const Pass& pass, const Saved& saved) const {
   kernels::Linear linear = Of(LinearSite::kOutput, &saved);
-  linear.weight = pass.Value(output_weight_);
+  linear.weight = pass.Weight(output_weight_);
   return pass.Thin(linear);
 }
 
@@ -277,7 +277,7 @@ void AttentionLayer::Forward(const Pass& pass, const Matrix& x, SubLayer::Saved&
   }
   Attend(pass, saved);
   if (pass.tensor->Canonical()) {
-    SumOverHeads(pass, saved.out, pass.Value(output_weight_), all_heads_, head_dim_, 1, y);
+    SumOverHeads(pass, saved.out, pass.Weight(output_weight_), all_heads_, head_dim_, 1, y);
     then({0, y.rows});
   } else {
     kernels::LinearForward(pass.stream, Output(pass, saved), saved.out, {}, y, then);
@@ -309,7 +309,7 @@ void AttentionLayer::InputGradient(const Pass& pass, const Saved& saved, const M
   if (!pass.tensor->Canonical()) {
     return kernels::LinearInputGradient(pass.stream, Input(pass, saved), dqkv, dx);
   }
-  const Matrix weight = pass.Value(qkv_weight_, 3);
+  const Matrix weight = pass.Weight(qkv_weight_, 3);
   const std::int64_t first_key = pass.tensor->Slice(all_kv_heads_).begin;
   SumSlices(pass, dx, [&](int slice, const Matrix& sum) {
     const Part heads = pass.tensor->SliceOf(all_heads_, slice);
@@ -470,7 +470,7 @@ void CrossAttentionLayer::Attend(const Pass& pass, Saved& saved) const {
     return kernels::CachedAttention(pass.stream, shape, saved.query, cached.source_rows,
                                     cached.cache->OfSource(layer_), saved.out);
   }
-  kernels::LinearForward(pass.stream, Input(pass.Value(key_weight_, 2)), saved.memory,
+  kernels::LinearForward(pass.stream, Input(pass.Weight(key_weight_, 2)), saved.memory,
                          pass.Value(key_bias_, 2), saved.key_values, [](const Part&) {});
   if (cached.cache != nullptr) {
     kernels::AttentionShape source = shape;
@@ -490,14 +490,14 @@ void CrossAttentionLayer::Forward(const Pass& pass, const Matrix& x, SubLayer::S
   saved.x = x;
   saved.memory = pass.tensor->Sharded() ? saved.full_memory : pass.source.memory;
   if (!pass.cached.continues) pass.tensor->Gather(pass.source.memory, saved.memory);
-  kernels::LinearForward(pass.stream, pass.Thin(Input(pass.Value(query_weight_))), x,
+  kernels::LinearForward(pass.stream, pass.Thin(Input(pass.Weight(query_weight_))), x,
                          pass.Value(query_bias_), saved.query, [](const Part&) {});
   Attend(pass, saved);
   if (pass.tensor->Canonical()) {
-    SumOverHeads(pass, saved.out, pass.Value(output_weight_), all_heads_, head_dim_, 1, y);
+    SumOverHeads(pass, saved.out, pass.Weight(output_weight_), all_heads_, head_dim_, 1, y);
     then({0, y.rows});
   } else {
-    kernels::LinearForward(pass.stream, pass.Thin(Output(pass.Value(output_weight_))), saved.out,
+    kernels::LinearForward(pass.stream, pass.Thin(Output(pass.Weight(output_weight_))), saved.out,
                            {}, y, then);
   }
   pass.Progress();
@@ -511,7 +511,7 @@ void CrossAttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, SubL
   saved.dy = dy;
   saved.memory = sharded ? saved.whole_memory : pass.source.memory;
   comm::Request gather = pass.tensor->StartGather(pass.source.memory, saved.memory);
-  kernels::LinearInputGradient(pass.stream, Output(pass.Value(output_weight_)), dy, saved.dout);
+  kernels::LinearInputGradient(pass.stream, Output(pass.Weight(output_weight_)), dy, saved.dout);
   const kernels::AttentionShape shape = Shape(pass);
   kernels::AttentionPartStartBackward(pass.stream, shape, saved.dquery, pass.workspace.attention);
   kernels::AttentionPartBackward(pass.stream, shape, {0, kernels::AttentionPartTasks(shape)},
@@ -519,12 +519,12 @@ void CrossAttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, SubL
                                  saved.dout, saved.lse, saved.dquery, saved.dkey_values,
                                  pass.workspace.attention);
   if (pass.tensor->Canonical()) {
-    SumOverHeads(pass, saved.dquery, pass.Value(query_weight_), all_heads_, head_dim_, 1, dx);
-    SumOverHeads(pass, saved.dkey_values, pass.Value(key_weight_, 2), all_kv_heads_, head_dim_, 2,
+    SumOverHeads(pass, saved.dquery, pass.Weight(query_weight_), all_heads_, head_dim_, 1, dx);
+    SumOverHeads(pass, saved.dkey_values, pass.Weight(key_weight_, 2), all_kv_heads_, head_dim_, 2,
                  saved.dfull_memory);
   } else {
-    kernels::LinearInputGradient(pass.stream, Input(pass.Value(query_weight_)), saved.dquery, dx);
-    kernels::LinearInputGradient(pass.stream, Input(pass.Value(key_weight_, 2)), saved.dkey_values,
+    kernels::LinearInputGradient(pass.stream, Input(pass.Weight(query_weight_)), saved.dquery, dx);
+    kernels::LinearInputGradient(pass.stream, Input(pass.Weight(key_weight_, 2)), saved.dkey_values,
                                  saved.dfull_memory);
   }
   pass.tensor->Reduce(saved.dfull_memory, dmemory);

@@ -18,6 +18,15 @@ namespace {
 
 std::string Prefix(std::uint32_t layer) { return fmt::format("blocks.{}", layer); }
 
+// Probability that a window drops a branch of a block: grows linearly to the last block of the
+// block's stack (Huang et al. 2016, equation 4).
+double LayerDropout(const Options& o, std::int64_t layer) {
+  const bool encoder = layer < o.encoder_layers;
+  const std::int64_t number = layer + 1 - (encoder ? 0 : o.encoder_layers);  // from 1
+  const std::int64_t layers = encoder ? o.encoder_layers : o.layers;
+  return o.layer_dropout * static_cast<double>(number) / static_cast<double>(layers);
+}
+
 // True if a product is complete on this rank, without a sum over tensor ranks or slices.
 bool Alone(const Pass& pass) { return pass.tensor->Size() == 1 && !pass.tensor->Canonical(); }
 
@@ -26,6 +35,7 @@ bool Alone(const Pass& pass) { return pass.tensor->Size() == 1 && !pass.tensor->
 Block::Block(const ParameterPlace& place, std::uint32_t layer, bool cross)
     : pre_(place.options.norm_position == NormPosition::kPre),
       dropout_(place.options.dropout),
+      layer_dropout_(LayerDropout(place.options, layer)),
       layer_(layer),
       dim_(place.options.dim) {
   const std::string attention = Prefix(layer) + ".attention", crossing = Prefix(layer) + ".cross",
@@ -107,6 +117,7 @@ kernels::Dropout Block::BranchDropout(const Pass& pass, const Saved& saved, std:
       pass.MakeDropout(dropout_, Purpose::kResidualDropout, layer_, number, pass.Rows().begin);
   dropout.kept = saved.steps[i].kept;
   dropout.kept_stride = kernels::Dropout::KeptBytes(dim_);
+  dropout.row_probability = pass.training ? layer_dropout_ : 0;
   return dropout;
 }
 

@@ -58,7 +58,8 @@ EmbeddingLayer::EmbeddingLayer(const ParameterPlace& tables, bool first_stage, b
                                bool one_stage)
     : scale_(tables.options.scale_embedding ? std::sqrt(static_cast<double>(tables.options.dim))
                                             : 1.0),
-      dropout_(tables.options.dropout) {
+      dropout_(tables.options.dropout),
+      word_dropout_(tables.options.word_dropout) {
   const Options& o = tables.options;
   const Part slice = tables.tensor.Slice(o.vocabulary);
   first_ = static_cast<std::int32_t>(slice.begin);
@@ -109,10 +110,19 @@ kernels::Dropout EmbeddingLayer::MakeDropout(const Pass& pass, std::int64_t firs
   return pass.MakeDropout(dropout_, Purpose::kEmbeddingDropout, 0, site_, first_row);
 }
 
+void EmbeddingLayer::DropWords(const Pass& pass, const Matrix& x) const {
+  kernels::Dropout dropout = pass.MakeDropout(0, Purpose::kWordDropout, 0, site_);
+  dropout.row_probability = pass.training ? word_dropout_ : 0;
+  dropout.row_purpose = Purpose::kWordDropout;
+  dropout.words = pass.tokens.inputs;
+  if (dropout.Active()) kernels::DropoutForward(pass.stream, x, dropout, x);
+}
+
 void EmbeddingLayer::Forward(const Pass& pass, const Matrix& positions, const Matrix& full,
                              const Matrix& y) const {
   kernels::EmbeddingForward(pass.stream, pass.tokens.inputs, first_, pass.Value(weight_), scale_,
                             full);
+  DropWords(pass, full);
   pass.tensor->Reduce(full, y);
   kernels::PositionForward(pass.stream,
                            positions_ == kernels::kNoParameter ? positions : pass.Value(positions_),
@@ -127,6 +137,7 @@ void EmbeddingLayer::BackwardWeight(const Pass& pass, const Matrix& dy, const Ma
     kernels::PositionBackward(pass.stream, pass.tokens.begins, MakeDropout(pass, 0), full,
                               pass.Gradient(positions_));
   }
+  DropWords(pass, full);
   kernels::EmbeddingBackward(pass.stream, pass.tokens.inputs, first_, scale_, full,
                              pass.Gradient(weight_));
 }

@@ -72,7 +72,7 @@ class DenseFfn : public Ffn {
     if (!pass.tensor->Canonical()) {
       return kernels::LinearForward(pass.stream, Down(pass, saved), saved.hidden, {}, y, then);
     }
-    const Matrix weight = pass.Value(down_weight_);
+    const Matrix weight = pass.Weight(down_weight_);
     SumSlices(pass, y, [&](int slice, const Matrix& sum) {
       const Part part = pass.tensor->SliceOf(ffn_, slice);
       const std::int64_t begin = part.begin - hidden_.begin;
@@ -142,7 +142,7 @@ class DenseFfn : public Ffn {
     if (!pass.tensor->Canonical()) {
       return kernels::LinearInputGradient(pass.stream, Up(pass, saved), dpre, dx);
     }
-    const Matrix weight = pass.Value(up_weight_, UpParts());
+    const Matrix weight = pass.Weight(up_weight_, UpParts());
     SumSlices(pass, dx, [&](int slice, const Matrix& sum) {
       const Part features = pass.tensor->SliceOf(ffn_, slice);
       for (int part = 0; part < UpParts(); ++part) {
@@ -162,12 +162,12 @@ class DenseFfn : public Ffn {
   }
   kernels::Linear Up(const Pass& pass, const Saved& saved) const {
     kernels::Linear linear = Of(LinearSite::kUp, &saved);
-    linear.weight = pass.Value(up_weight_, UpParts());
+    linear.weight = pass.Weight(up_weight_, UpParts());
     return pass.Thin(linear);
   }  // x W_up^T
   kernels::Linear Down(const Pass& pass, const Saved& saved) const {
     kernels::Linear linear = Of(LinearSite::kDown, &saved);
-    linear.weight = pass.Value(down_weight_);
+    linear.weight = pass.Weight(down_weight_);
     return pass.Thin(linear);
   }  // hidden W_down
   kernels::Dropout HiddenDropout(const Pass& pass) const {

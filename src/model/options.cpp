@@ -156,6 +156,17 @@ void BindTraining(deck::Keys keys, Options& o) {
             "The same for attention weights.")
       .Real("model.ffn_dropout", o.ffn_dropout, Between(0, kMostDropout), "",
             "The same for the feed-forward layer's hidden activations.")
+      .Real("model.word_dropout", o.word_dropout, Between(0, kMostDropout), "",
+            "Probability of dropping a word from a window: its token vectors are zero wherever it "
+            "stands there (Gal and Ghahramani 2016), before positions are added.")
+      .Real("model.layer_dropout", o.layer_dropout, Between(0, kMostDropout), "",
+            "Stochastic depth (Huang et al. 2016): probability of dropping a residual branch of "
+            "the last block for a whole window; block l of L has l / L of it. In encoder and "
+            "decoder l and L are each stack's own.")
+      .Real("model.weight_dropout", o.weight_dropout, Between(0, kMostDropout), "",
+            "DropConnect (Wan et al. 2013): probability of dropping an element of the blocks' "
+            "matrices for a whole step. Costs a copy of each matrix per product. On GPUs steps are "
+            "then not recorded as graphs; not with fp8.")
       .Choice("model.init", o.init, kInits,
               "normal: all matrices normal, with init_deviation; gpt2: likewise, residual "
               "projections divided by sqrt(2 layers); xavier: uniform, by fan-in and fan-out.")
@@ -242,7 +253,8 @@ std::vector<Setting> SettingsOf(const Options& o) {
     Setting& setting = settings.emplace_back();
     setting.name = name;
     setting.of_function = !among(name,
-                                 "dropout attention_dropout ffn_dropout init init_deviation "
+                                 "dropout attention_dropout ffn_dropout word_dropout "
+                                 "layer_dropout weight_dropout init init_deviation "
                                  "sampled_softmax");
     setting.of_rotation = name.starts_with("rope_");
     setting.value = key.fallback;

@@ -95,6 +95,17 @@ device::Arena* StageTasks::Scratch(bool training) {
   return scratch ? &*scratch : nullptr;
 }
 
+// Elements of the largest matrix of the blocks, or of adjacent ones, on this rank.
+static std::int64_t LargestMatrices(const kernels::Registry& registry) {
+  std::int64_t most = 0, size = 0;
+  for (const kernels::Parameter& parameter : registry.Parameters()) {
+    if (parameter.number < 0) continue;
+    size = (parameter.adjacent ? size : 0) + parameter.LocalSize();
+    most = std::max(most, size);
+  }
+  return most;
+}
+
 // Allocates the scratch that all layers share, for the largest micro-batch.
 Workspace StageTasks::MakeWorkspace(device::Arena& arena) {
   const Pass pass = MakePass(true);
@@ -127,6 +138,9 @@ Workspace StageTasks::MakeWorkspace(device::Arena& arena) {
   }
   if (tensor.Canonical()) {
     workspace.norm_parts = pass.Allocate(&arena, tensor.AllSlices(), 2 * o.dim);
+  }
+  if (plan_.training && o.weight_dropout > 0) {
+    workspace.dropped_weight = pass.Allocate(&arena, 1, LargestMatrices(*pass.registry));
   }
   if (!local_.Last()) return workspace;
   workspace.tile = network_.Head().AllocateTile(pass, arena, plan_.training);
@@ -242,6 +256,7 @@ Pass StageTasks::MakePass(bool training) {
   if (plan_.tokens > 0) pass.sequences = CeilDivide(local_.tokens, local_.Length());
   pass.positions = local_.positions;
   pass.seed = plan_.seed;
+  pass.weight_dropout = plan_.options.weight_dropout;
   pass.training = training;
   pass.causal = plan_.causal;
   device::Arena* scratch = Scratch(training);

@@ -207,7 +207,7 @@ double RunStep(train::TrainingState& state, const std::vector<data::Entry>& entr
                std::int64_t step, std::int64_t targets) {
   const double start = Seconds();
   state.QueueGradients(state.Net().Tasks().Batches().Take(entries));
-  state.QueueSums();
+  state.QueueSums(step);
   device::Synchronise(state.Stream());
   const double norm = state.GradientNorm(targets);
   state.Net().Tasks().FinishLoss();

@@ -114,6 +114,16 @@ double Optimizer::ShareOf(std::int64_t step) const {
   return 1 - static_cast<double>(static_cast<float>(1 - share));
 }
 
+void Optimizer::DropGradients(const kernels::WeightDropout& by) {
+  if (by.probability == 0) return;
+  for (const OwnedParameter& part : owned_) {
+    if (part.parameter->number < 0) continue;
+    const std::int64_t count = part.storage.count;
+    const kernels::Matrix gradients{part.storage.gradients, registry_->SumType(), 1, count, count};
+    kernels::DropElements(stream_, by, *part.parameter, part.elements, gradients, gradients);
+  }
+}
+
 void Optimizer::QueueSquares() {
   if (!stream_.OnGpu() || counted_.empty()) return;
   auto* const there = static_cast<double*>(squares_there_.get());

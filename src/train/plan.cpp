@@ -108,6 +108,13 @@ void CheckBatchRamp(const Request& request) {
                               fmt::format("What fits: schedule.batch_start = 1 to {}.", batch));
 }
 
+void CheckWeightDropout(const Request& request) {
+  const DeckOptions& asked = request.options;
+  if (asked.model.weight_dropout == 0 || asked.machine.precision != device::Precision::kFp8) return;
+  throw request.deck.Complain("model.weight_dropout", "does not go together with fp8 products",
+                              "Use run.precision = bf16, or model.weight_dropout = 0.");
+}
+
 using Sizes = std::pair<std::int64_t, std::int64_t>;
 
 // Coordinates along one axis whose ranks hold slices of the same sizes.
@@ -310,6 +317,7 @@ TrainingOptions MakeTrainingOptions(const Request& request, EvaluationPlan& layo
   CheckGroups(request);
   CheckSampledSoftmax(request);
   CheckBatchRamp(request);
+  CheckWeightDropout(request);
   const std::optional<PairFacts>& pairs = request.tokens.pairs;
   data::Sampler::Options samples{.tokens = request.tokens.train,
                                  .length = asked.data.sequence_length,

@@ -57,7 +57,7 @@ void PlanStep(TrainingState& state, const StepShape& step) {
   const std::vector<data::Entry> entries = BlankEntries(state, step);
   state.Update(1, 0, 1, 1);
   state.QueueGradients(state.Net().Tasks().Batches().Take(entries));
-  state.QueueSums();
+  state.QueueSums(0);
   if (state.Plan().CountsTargets()) {
     std::array<std::int64_t, TrainingState::kCounts> counts{};
     state.SumOfBatch(counts);

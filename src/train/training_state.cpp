@@ -70,10 +70,11 @@ void TrainingState::QueueGradients(model::StagedBatches::Taken entries) {
   buckets->Ready(0);
 }
 
-void TrainingState::QueueSums() {
+void TrainingState::QueueSums(std::int64_t step) {
   model_.Units().FinishGradients();
   model_.Buckets().Wait();
   model_.SumSharedGradients();
+  optimizer_->DropGradients({plan_.model.options.weight_dropout, plan_.model.seed, step});
   optimizer_->QueueSquares();
   if (kernels::Libraries* const libraries = kernels::LibrariesOf(Stream())) {
     libraries->QueueLargest(Stream());

@@ -138,7 +138,7 @@ void TrainingStep::SumGradients() {
   const device::Scope scope(Trace(), {.name = device::SliceName::kSumGradients,
                                       .category = device::SliceCategory::kStep});
   const double waited = Waited();
-  state_.QueueSums();
+  state_.QueueSums(step_);
   mine_.exposed_communication += Waited() - waited;
 }
 
@@ -340,7 +340,7 @@ void TrainingStep::LeaveOutUpdate(OnFault on_fault) {
 
 void TrainingStep::QueueOnGpu(model::StagedBatches::Taken batch) {
   state_.QueueGradients(std::move(batch));
-  state_.QueueSums();
+  state_.QueueSums(step_);
 }
 
 void TrainingStep::Rehearse() {
@@ -372,10 +372,12 @@ void TrainingStep::Rehearse() {
 }
 
 // Whether steps are recorded as a graph. Impossible with several stages, or with gathered values or
-// scattered gradients: there the host makes decisions during the step.
+// scattered gradients: there the host makes decisions during the step. With dropout of weights,
+// whose masks depend on the step, kernels get the step's number from the host.
 bool TrainingStep::RecordsGraph() const {
-  return state_.Plan().options.graphs && Grid().Shape().pipeline == 1 &&
-         !Net().Units().ValuesSharded() && !Net().Units().GradientsSharded() && Grid().Recordable();
+  return state_.Plan().options.graphs && state_.Plan().model.options.weight_dropout == 0 &&
+         Grid().Shape().pipeline == 1 && !Net().Units().ValuesSharded() &&
+         !Net().Units().GradientsSharded() && Grid().Recordable();
 }
 
 void TrainingStep::GradientsOnGpu() {

@@ -72,6 +72,14 @@ double DropoutFactor(const DropoutSite& site, std::uint64_t ordinal, std::int64_
 // x: [B * T, features], each element times its factor (the backward pass is the same call).
 Array Dropout(const DropoutSite& site, const std::vector<std::uint64_t>& ordinals,
               std::int64_t length, const Array& x);
+// Drops whole rows: all of a sequence together or, with words ([B * T]), all of a word in it.
+Array DropRows(const DropoutSite& site, const std::vector<std::uint64_t>& ordinals,
+               std::int64_t length, const std::vector<std::int32_t>& words, const Array& x);
+
+// A block's matrix, or its gradient, without the elements that weight dropout drops in a step.
+// number: among the blocks' matrices.
+Array DropWeight(double probability, std::uint32_t seed, std::int64_t step, std::uint32_t number,
+                 const Array& x);
 
 // Angles per position of the pairs of a head, and the factor of what is turned.
 struct RotaryTurns {

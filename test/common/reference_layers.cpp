@@ -200,6 +200,32 @@ Array Dropout(const DropoutSite& site, const std::vector<std::uint64_t>& ordinal
   return y;
 }
 
+Array DropRows(const DropoutSite& site, const std::vector<std::uint64_t>& ordinals,
+               std::int64_t length, const std::vector<std::int32_t>& words, const Array& x) {
+  Array y = x;
+  if (site.probability == 0) return y;
+  for (std::int64_t i = 0; i < x.rows; ++i) {
+    const std::int64_t word = words.empty() ? 0 : words.at(static_cast<std::size_t>(i));
+    const double factor =
+        DropoutFactor(site, ordinals.at(static_cast<std::size_t>(i / length)), word, 0);
+    for (std::int64_t j = 0; j < x.columns; ++j) y(i, j) *= factor;
+  }
+  return y;
+}
+
+Array DropWeight(double probability, std::uint32_t seed, std::int64_t step, std::uint32_t number,
+                 const Array& x) {
+  const DropoutSite site = {probability,
+                            MakeKey(seed, Purpose::kWeightDropout, number / 4096, number % 4096)};
+  Array y = x;
+  for (std::int64_t i = 0; probability > 0 && i < x.rows; ++i) {
+    for (std::int64_t j = 0; j < x.columns; ++j) {
+      y(i, j) *= DropoutFactor(site, static_cast<std::uint64_t>(step), i, j);
+    }
+  }
+  return y;
+}
+
 LossResult CrossEntropy(const Array& logits, const std::vector<std::int32_t>& targets,
                         double label_smoothing) {
   LossResult result;

@@ -34,7 +34,8 @@ class Reference {
     for (const auto& [name, extents] : ParameterShapes(options)) {
       const bool matrix = extents.size() == 2;
       const std::int64_t rows = matrix ? extents[0] : 1, columns = extents.back();
-      weights_.emplace(name, Array(rows, columns, parameters.at(name)));
+      if (matrix && name.starts_with("blocks.")) number_.emplace(name, number_.size());
+      weights_.emplace(name, DropWeights(name, Array(rows, columns, parameters.at(name))));
       gradients_.emplace(name, Array(rows, columns));
     }
     saved_.resize(static_cast<std::size_t>(options.layers));
@@ -61,7 +62,7 @@ class Reference {
     result.valid = loss.valid;
     result.logits = logits.values;
     result.relu_on = relu_on_;
-    for (auto& [name, array] : gradients_) result.gradients[name] = array.values;
+    for (auto& [name, array] : gradients_) result.gradients[name] = DropWeights(name, array).values;
     return result;
   }
 
@@ -96,6 +97,14 @@ class Reference {
     return seen;
   }
 
+  // A parameter or its gradient: of a block's matrix what the step keeps.
+  Array DropWeights(const std::string& name, const Array& x) const {
+    const auto found = number_.find(name);
+    if (!training_ || found == number_.end()) return x;
+    return DropWeight(options_.weight_dropout, seed_, batch_.step,
+                      static_cast<std::uint32_t>(found->second), x);
+  }
+
   bool PreNorm() const { return options_.norm_position == model::NormPosition::kPre; }
   std::string HeadName() const {
     return options_.tie_embeddings ? "embedding.token.weight" : "head.weight";
@@ -116,6 +125,19 @@ class Reference {
                 const Array& x) const {
     const PhiloxKey key = MakeKey(seed_, purpose, static_cast<std::uint32_t>(layer), site);
     return Dropout({training_ ? probability : 0, key}, batch_.ordinals, batch_.length, x);
+  }
+  // Of a branch, or of its gradient: elements, then the branch as a whole.
+  Array DropBranch(std::int64_t layer, std::uint32_t site, const Array& x) const {
+    const Array y = DropOut(options_.dropout, Purpose::kResidualDropout, layer, site, x);
+    const double share = static_cast<double>(layer + 1) / static_cast<double>(options_.layers);
+    const PhiloxKey key =
+        MakeKey(seed_, Purpose::kLayerDropout, static_cast<std::uint32_t>(layer), site);
+    return DropRows({training_ ? options_.layer_dropout * share : 0, key}, batch_.ordinals,
+                    batch_.length, {}, y);
+  }
+  Array DropWords(const Array& x) const {
+    return DropRows({training_ ? options_.word_dropout : 0, MakeKey(seed_, Purpose::kWordDropout)},
+                    batch_.ordinals, batch_.length, batch_.inputs, x);
   }
 
   Array NormOf(const std::string& name, const Array& x) const {
@@ -174,20 +196,25 @@ class Reference {
     for (std::int64_t i = 0; i < x.rows; ++i) {
       const std::int64_t token = batch_.inputs.at(static_cast<std::size_t>(i));
       for (std::int64_t j = 0; j < x.columns; ++j) {
-        x(i, j) = table(token, j) * EmbeddingScale() + PositionValue(PositionOf(i), j);
+        x(i, j) = table(token, j) * EmbeddingScale();
       }
+    }
+    x = DropWords(x);
+    for (std::int64_t i = 0; i < x.rows; ++i) {
+      for (std::int64_t j = 0; j < x.columns; ++j) x(i, j) += PositionValue(PositionOf(i), j);
     }
     return DropOut(options_.dropout, Purpose::kEmbeddingDropout, 0, 0, x);
   }
   void EmbedBackward(const Array& output_gradient) {
     const Array gradient =
         DropOut(options_.dropout, Purpose::kEmbeddingDropout, 0, 0, output_gradient);
+    const Array of_words = DropWords(gradient);
     Array& table = gradients_.at("embedding.token.weight");
     const bool learned = options_.position == model::Position::kLearned;
     for (std::int64_t i = 0; i < gradient.rows; ++i) {
       const std::int64_t token = batch_.inputs.at(static_cast<std::size_t>(i));
       for (std::int64_t j = 0; j < gradient.columns; ++j) {
-        table(token, j) += gradient(i, j) * EmbeddingScale();
+        table(token, j) += of_words(i, j) * EmbeddingScale();
         if (learned) {
           gradients_.at("embedding.position.weight")(PositionOf(i), j) += gradient(i, j);
         }
@@ -268,12 +295,11 @@ class Reference {
     saved.value = OutputMajor(Block(layer, "attention.value"), x);
     saved.mixed = AttentionForward(Shape(layer), saved.query, saved.key, saved.value);
     const Array y = InputMajor(Block(layer, "attention.output"), saved.mixed);
-    return DropOut(options_.dropout, Purpose::kResidualDropout, layer, 0, y);
+    return DropBranch(layer, 0, y);
   }
   Array AttentionGradient(std::int64_t layer, const Array& output_gradient) {
     const Saved& saved = saved_[static_cast<std::size_t>(layer)];
-    const Array dropped =
-        DropOut(options_.dropout, Purpose::kResidualDropout, layer, 0, output_gradient);
+    const Array dropped = DropBranch(layer, 0, output_gradient);
     const Array mixed = InputMajorGradient(Block(layer, "attention.output"), saved.mixed, dropped);
     const AttentionGradients g =
         AttentionBackward(Shape(layer), saved.query, saved.key, saved.value, mixed);
@@ -313,12 +339,11 @@ class Reference {
     }
     saved.hidden = DropOut(options_.ffn_dropout, Purpose::kFfnDropout, layer, 0, activated);
     const Array y = InputMajor(Block(layer, "ffn.down"), saved.hidden);
-    return DropOut(options_.dropout, Purpose::kResidualDropout, layer, 1, y);
+    return DropBranch(layer, 1, y);
   }
   Array FfnGradient(std::int64_t layer, const Array& output_gradient) {
     const Saved& saved = saved_[static_cast<std::size_t>(layer)];
-    const Array dropped =
-        DropOut(options_.dropout, Purpose::kResidualDropout, layer, 1, output_gradient);
+    const Array dropped = DropBranch(layer, 1, output_gradient);
     const Array hidden = InputMajorGradient(Block(layer, "ffn.down"), saved.hidden, dropped);
     const Array activated = DropOut(options_.ffn_dropout, Purpose::kFfnDropout, layer, 0, hidden);
     Array up = activated, gate = activated;
@@ -342,6 +367,7 @@ class Reference {
   const data::Entry& batch_;
   std::uint32_t seed_;
   bool training_, causal_;
+  std::map<std::string, std::size_t> number_;  // of the blocks' matrices
   std::map<std::string, Array> weights_, gradients_;
   std::vector<Saved> saved_;   // [layers]
   std::vector<bool> relu_on_;  // in the order of the forward pass

@@ -24,6 +24,9 @@ enum class Purpose : std::uint32_t {
   kPairOrder = 11,        // order of pairs and batches: 0 for batches, n + 1 for class n
   kCrossDropout = 12,     // weights of cross-attention: head, query position, key position
   kSampledSoftmax = 13,   // words that a step's loss looks at: step, stratum
+  kWordDropout = 14,      // token vectors: window, token id
+  kLayerDropout = 15,     // residual branches: window
+  kWeightDropout = 16,    // the blocks' weights: step, row, column
 };
 
 using PhiloxCounter = std::array<std::uint32_t, 4>;

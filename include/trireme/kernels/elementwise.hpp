@@ -17,14 +17,14 @@ namespace trireme::kernels {
 // = first_feature + c. An element is kept, and multiplied by 65536 / (65536 - threshold), if the
 // 16-bit lane f % 8 of
 //   Philox({f / 8, position, ordinal low, ordinal high}, MakeKey(seed, purpose, layer, site))
-// is at least the threshold.
+// is at least the threshold. Besides, whole rows may be dropped together: RowDropped.
 struct Dropout {
   double probability = 0;
   std::uint32_t seed = 0;
   Purpose purpose = Purpose::kResidualDropout;
   std::uint32_t layer = 0;
   std::uint32_t site = 0;  // number of this place in its layer; in attention the head
-  const std::uint64_t* ordinals = nullptr;  // [sequences]: global sample numbers
+  const std::uint64_t* ordinals = nullptr;  // [sequences]: global sample numbers; or null
   std::int64_t length = 1;                  // positions of a sequence on this rank
   std::int64_t first_row = 0;               // where a shard of the rows begins in the micro-batch
   std::int64_t first_feature = 0;           // where a slice of the features begins
@@ -34,6 +34,12 @@ struct Dropout {
   // it; NormBackward and DropoutForward read it instead of drawing again.
   std::uint8_t* kept = nullptr;
   std::int64_t kept_stride = 0;  // bytes from row to row: KeptBytes(features)
+  // Probability that a row is dropped; what is kept is scaled by this too. The rows of a sequence
+  // share one draw or, with `words`, those with the same word do.
+  double row_probability = 0;
+  Purpose row_purpose = Purpose::kLayerDropout;
+  const std::int32_t* words = nullptr;  // [rows of the micro-batch], where `ordinals` are; or null
+  std::uint64_t ordinal = 0;            // of all rows, if `ordinals` is null
 
   static std::int64_t KeptBytes(std::int64_t features) {
     return CeilDivide(features, std::int64_t{8});
@@ -45,13 +51,30 @@ struct Dropout {
     if (kept != nullptr) later.kept += rows * kept_stride;
     return later;
   }
-  bool Active() const { return Threshold() > 0; }
-  std::uint32_t Threshold() const { return static_cast<std::uint32_t>(probability * 65536 + 0.5); }
+  bool Active() const { return Threshold() > 0 || RowThreshold() > 0; }
+  std::uint32_t Threshold() const { return ThresholdOf(probability); }
+  std::uint32_t RowThreshold() const { return ThresholdOf(row_probability); }
   std::int64_t PositionOf(std::int64_t row) const {
     return positions.At((first_row + row) % length);
   }
-  double Scale() const { return 65536.0 / (65536.0 - Threshold()); }
+  double Scale() const {
+    return 65536.0 / (65536.0 - Threshold()) * (65536.0 / (65536.0 - RowThreshold()));
+  }
+
+ private:
+  static std::uint32_t ThresholdOf(double p) { return static_cast<std::uint32_t>(p * 65536 + 0.5); }
 };
+
+// Whether the rows with word `word` (0 without words) of a sequence are dropped. key: of
+// Dropout::row_purpose, with the layer and site. Drawn like the element of feature 0 at position
+// `word`.
+constexpr bool RowDropped(PhiloxKey key, std::uint32_t threshold, std::uint32_t word,
+                          std::uint64_t ordinal) {
+  const PhiloxCounter words = Philox(
+      {0, word, static_cast<std::uint32_t>(ordinal), static_cast<std::uint32_t>(ordinal >> 32)},
+      key);
+  return (words[0] & 0xFFFF) < threshold;
+}
 
 // out = dropout(x); out may be x. x, out: [rows, features].
 extern const Kernel<void(const Matrix& x, const Dropout& dropout, const Matrix& out)>

@@ -113,7 +113,8 @@ struct Parameter {
   // Elements stored after the parameter that stay zero in values and gradients, so that products
   // may include them. Only for a held parameter with nothing adjacent to it.
   std::int64_t spare = 0;
-  std::int64_t offset = 0;  // place of element `begin` in the flat range (set by Add)
+  std::int64_t offset = 0;   // place of element `begin` in the flat range (set by Add)
+  std::int32_t number = -1;  // of a block's matrix, in the model's order (set by Add); -1: none
 
   std::int64_t LocalSize() const { return end - begin; }  // elements, local
   bool Held() const { return end > begin; }               // by this rank
@@ -164,7 +165,19 @@ class ParameterList {
   std::vector<std::int64_t> early_at_;  // [parameters]: place in the early storage
   ParameterId second_ = kNoParameter;
   std::int64_t size_ = 0, second_size_ = 0, early_size_ = 0;
+  std::int32_t matrices_ = 0;  // of blocks
 };
+
+// DropConnect (Wan et al. 2013): the elements of the blocks' matrices that a training step drops.
+struct WeightDropout {
+  double probability = 0;  // 0: none
+  std::uint32_t seed = 0;
+  std::int64_t step = 0;  // from 0
+};
+// to = the elements [elements.begin, elements.end) of a flattened matrix after dropout; to may be
+// from. Also serves their gradients. from, to: [1, elements].
+void DropElements(const device::Stream& stream, const WeightDropout& by, const Parameter& matrix,
+                  Part elements, const Matrix& from, const Matrix& to);
 
 class Registry {
  public:

@@ -111,6 +111,7 @@ class Block {
 
   bool pre_;
   double dropout_;
+  double layer_dropout_;  // of this block's branches
   std::uint32_t layer_;
   std::int64_t dim_;
   std::vector<Step> steps_;

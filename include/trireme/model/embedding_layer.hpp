@@ -35,7 +35,8 @@ class PositionTable {
   kernels::Matrix rotary_, sinusoidal_;
 };
 
-// y = dropout(scale * row of the token + row of the position), scale = sqrt(dim) or 1. A tensor
+// y = dropout(word dropout(scale * row of the token) + row of the position), scale = sqrt(dim)
+// or 1. Word dropout drops a word's row for the whole window (Gal and Ghahramani 2016). A tensor
 // rank holds a slice of the vocabulary.
 class EmbeddingLayer {
  public:
@@ -57,8 +58,10 @@ class EmbeddingLayer {
 
  private:
   kernels::Dropout MakeDropout(const Pass& pass, std::int64_t first_row) const;
+  // Word dropout in place, of vectors or their gradients. x: [tokens, dim].
+  void DropWords(const Pass& pass, const Matrix& x) const;
   double scale_;
-  double dropout_;
+  double dropout_, word_dropout_;
   std::uint32_t site_ = 0;                         // number for dropout
   std::int32_t first_;                             // first token of this rank's slice
   ParameterId weight_;                             // [vocabulary, dim]

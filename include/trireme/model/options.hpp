@@ -64,6 +64,9 @@ struct Options {
   double dropout = 0;            // embedding and residual branches
   double attention_dropout = 0;  // attention weights
   double ffn_dropout = 0;        // hidden activations of the feed-forward layer
+  double word_dropout = 0;       // token vectors, all of a word in a window together
+  double weight_dropout = 0;     // elements of the blocks' matrices, for a whole step
+  double layer_dropout = 0;      // residual branches of the last block, of a window together
   Init init = Init::kNormal;
   double init_deviation = 0.02;  // standard deviation of kNormal and kGpt2
   Recompute recompute = Recompute::kNone;

@@ -40,6 +40,7 @@ struct Workspace {
   kernels::Matrix losses;      // fp64 [1, tile rows]
   kernels::Matrix slices;      // canonical: [levels rows, dim], partial sums over slices
   kernels::Matrix norm_parts;  // canonical: [slices, 2 dim], norms' gradients, one row per slice
+  kernels::Matrix dropped_weight;  // with model.weight_dropout: [1, elements], see Pass::Weight
   // With model.sampled_softmax: [most words, dim], rows of the head's weight and their gradient.
   kernels::Matrix sampled_weight, sampled_gradient;
   kernels::SampledWords sampled_words;
@@ -93,6 +94,7 @@ struct Pass {
   CachedPass cached;                   // use of a cache
   SourceStream source;                 // of an encoder-decoder
   std::uint32_t seed = 0;
+  double weight_dropout = 0;
   bool training = false;     // dropout is on
   bool causal = true;        // false (encoder): positions see later ones
   bool weights_too = false;  // backward: compute weight gradients right after input gradients
@@ -126,6 +128,28 @@ struct Pass {
   }
   kernels::Matrix Value(kernels::ParameterId id, int count = 1) const {
     return id == kernels::kNoParameter ? kernels::Matrix{} : registry->Value(id, count);
+  }
+  // A block's matrix, or `count` adjacent ones, as products read it: with weight dropout, what the
+  // step keeps of it, in memory that the next call overwrites.
+  kernels::Matrix Weight(kernels::ParameterId id, int count = 1) const {
+    const kernels::Matrix value = Value(id, count);
+    if (!training || weight_dropout == 0) return value;
+    kernels::Matrix kept = workspace.dropped_weight.Columns(0, value.Size());
+    kernels::Matrix from = value;
+    from.rows = 1;
+    from.columns = value.Size();
+    std::int64_t at = 0;
+    for (kernels::ParameterId each = id; each < id + count; ++each) {
+      const auto& matrix = registry->Parameters().at(static_cast<std::size_t>(each));
+      const std::int64_t size = matrix.LocalSize();
+      kernels::DropElements(stream, {weight_dropout, seed, batch->step}, matrix,
+                            {matrix.begin, matrix.end}, from.Columns(at, size),
+                            kept.Columns(at, size));
+      at += size;
+    }
+    kept.rows = value.rows;
+    kept.columns = kept.stride = value.columns;
+    return kept;
   }
   // Gradients of a bias as wide as dy. alike: every tensor rank holds the whole bias.
   kernels::BiasGradients BiasGradients(kernels::ParameterId id, int count, bool alike) const {

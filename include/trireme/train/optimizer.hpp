@@ -123,6 +123,8 @@ class Optimizer {
   Optimizer(const OptimizerOptions& options, kernels::Registry& registry,
             const device::Stream& stream, const comm::Collectives& tensor = {});
 
+  // Drops elements of the owned gradients, where the step dropped those of the weights.
+  void DropGradients(const kernels::WeightDropout& by);
   // On a GPU, queues the sums of squares that GradientSquares reads; does nothing on the CPU.
   void QueueSquares();
   // Sum of squares of the owned gradients. An element of which a replica holds several copies

@@ -73,8 +73,8 @@ class TrainingState {
   // the micro-batches; sums over the data group start during the last micro-batch. When this or
   // QueueSums returns, the work is complete on a CPU and queued on a GPU.
   void QueueGradients(model::StagedBatches::Taken entries);
-  // Completes the sums of gradients over the data group and within the replica.
-  void QueueSums();
+  // Completes the sums of gradients over the data group and within the replica. step: from 0.
+  void QueueSums(std::int64_t step);
   // Name of a parameter whose local gradient was not finite; empty: none.
   const std::string& NotFinite() const;
   // Sums over the world what the ranks must agree on before the weights change: flags, times, and

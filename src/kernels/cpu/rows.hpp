@@ -401,7 +401,9 @@ class RowMask {
   RowMask(const Dropout& dropout, std::int64_t features)
       : dropout_(dropout),
         key_(MakeKey(dropout.seed, dropout.purpose, dropout.layer, dropout.site)),
+        row_key_(MakeKey(dropout.seed, dropout.row_purpose, dropout.layer, dropout.site)),
         threshold_(dropout.Threshold()),
+        row_threshold_(dropout.RowThreshold()),
         scale_(dropout.Scale()),
         room_(features + 2 * kLanes) {}
 
@@ -409,10 +411,19 @@ class RowMask {
   rows::RowLanes Lanes(std::int64_t row, std::int64_t n) const {
     if (!Active()) return {};
     const std::int64_t global = dropout_.first_row + row;
-    const std::uint64_t ordinal = dropout_.ordinals[global / dropout_.length];
+    const std::uint64_t ordinal = dropout_.ordinals == nullptr
+                                      ? dropout_.ordinal
+                                      : dropout_.ordinals[global / dropout_.length];
     // A slice may begin within a counter's lanes: draws from the counter's first lane on.
     const std::int64_t skipped = dropout_.first_feature % kLanes;
     auto* lanes = ThreadScratch<RowMask, std::uint16_t>(room_);
+    const auto word =
+        static_cast<std::uint32_t>(dropout_.words == nullptr ? 0 : dropout_.words[global]);
+    const bool dropped = row_threshold_ > 0 && RowDropped(row_key_, row_threshold_, word, ordinal);
+    if (dropped || threshold_ == 0) {  // all elements or none
+      std::fill_n(lanes, n, std::uint16_t{0});
+      return {lanes, dropped ? 1U : 0U, scale_};
+    }
     rows::PhiloxLanes(key_, static_cast<std::uint32_t>(dropout_.first_feature / kLanes),
                       static_cast<std::uint32_t>(dropout_.PositionOf(row)),
                       static_cast<std::uint32_t>(ordinal),
@@ -424,13 +435,13 @@ class RowMask {
   void Apply(std::int64_t row, const T* x, T* y, std::int64_t n) const {
     rows::Mask(x, Lanes(row, n), y, n);
   }
-  bool Active() const { return threshold_ > 0; }
+  bool Active() const { return threshold_ > 0 || row_threshold_ > 0; }
 
  private:
   static constexpr std::int64_t kLanes = 8;  // features per Philox counter
   Dropout dropout_;
-  PhiloxKey key_;
-  std::uint32_t threshold_;
+  PhiloxKey key_, row_key_;
+  std::uint32_t threshold_, row_threshold_;
   double scale_;
   std::int64_t room_;  // elements that a row's lanes may take
 };

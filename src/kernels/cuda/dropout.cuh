@@ -48,17 +48,21 @@ __device__ __forceinline__ PhiloxBits PhiloxAt(std::uint32_t key0, std::uint32_t
 // on the host.
 struct DropoutPlace {
   std::uint32_t key0 = 0, key1 = 0;
-  std::uint32_t threshold = 0;  // 0: inactive, nothing else is read
+  std::uint32_t row_key0 = 0, row_key1 = 0;
+  std::uint32_t threshold = 0, row_threshold = 0;  // both 0: inactive, nothing else is read
   double scale = 1;
   const std::uint64_t* ordinals = nullptr;
   std::uint32_t length = 1, first_row = 0, first_feature = 0;
   std::uint32_t early_begin = 0, early_size = 0, late_begin = 0;
   std::uint8_t* kept = nullptr;  // [rows, kept_stride], or null: Dropout::kept
   std::uint32_t kept_stride = 0;
+  const std::int32_t* words = nullptr;  // this and the next as in Dropout
+  std::uint64_t ordinal = 0;
 
   DropoutPlace() = default;
   explicit DropoutPlace(const Dropout& dropout)
       : threshold(dropout.Threshold()),
+        row_threshold(dropout.RowThreshold()),
         scale(dropout.Scale()),
         ordinals(dropout.ordinals),
         length(Clamped(dropout.length)),
@@ -68,13 +72,18 @@ struct DropoutPlace {
         early_size(Clamped(dropout.positions.early.Size())),
         late_begin(Clamped(dropout.positions.late.begin)),
         kept(dropout.kept),
-        kept_stride(Clamped(dropout.kept_stride)) {
+        kept_stride(Clamped(dropout.kept_stride)),
+        words(dropout.words),
+        ordinal(dropout.ordinal) {
     const PhiloxKey key = MakeKey(dropout.seed, dropout.purpose, dropout.layer, dropout.site);
+    const PhiloxKey row = MakeKey(dropout.seed, dropout.row_purpose, dropout.layer, dropout.site);
     key0 = key[0];
     key1 = key[1];
+    row_key0 = row[0];
+    row_key1 = row[1];
   }
 
-  __host__ __device__ bool Active() const { return threshold > 0; }
+  __host__ __device__ bool Active() const { return threshold > 0 || row_threshold > 0; }
   // Position in the sequence of the row with index `local` among those that this rank holds.
   __device__ __forceinline__ std::uint32_t PositionAt(std::uint32_t local) const {
     return local < early_size ? early_begin + local : late_begin + (local - early_size);
@@ -130,7 +139,14 @@ class RowDropout {
     const std::uint32_t global = place.first_row + static_cast<std::uint32_t>(row);
     const std::uint32_t sequence = global / place.length;
     position_ = place.PositionAt(global - sequence * place.length);
-    ordinal_ = place.ordinals[sequence];
+    ordinal_ = place.ordinals == nullptr ? place.ordinal : place.ordinals[sequence];
+    threshold_ = place.threshold;
+    if (place.row_threshold == 0) return;
+    const std::int32_t word = place.words == nullptr ? 0 : place.words[global];
+    if (RowDropped({place.row_key0, place.row_key1}, place.row_threshold,
+                   static_cast<std::uint32_t>(word), ordinal_)) {
+      threshold_ = kAll;
+    }
   }
 
   // Applies dropout to the values of columns [column, column + kWidth). first_feature + column must
@@ -144,7 +160,7 @@ class RowDropout {
     const S scale = static_cast<S>(place_.scale);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      values[i] = bits.Lane(first + i) >= place_.threshold ? scale * values[i] : S(0);
+      values[i] = bits.Lane(first + i) >= threshold_ ? scale * values[i] : S(0);
     }
   }
   // The same; also writes the mask to place.kept, unless null. Each thread draws the whole byte of
@@ -153,14 +169,17 @@ class RowDropout {
   __device__ __forceinline__ void ApplyAndNote(std::int64_t column, S (&values)[kWidth]) const {
     static_assert(kPhiloxLanes % kWidth == 0);
     const std::uint32_t feature = place_.first_feature + static_cast<std::uint32_t>(column);
-    const unsigned kept = Draw(feature).Kept(place_.threshold);
+    const unsigned kept = Draw(feature).Kept(threshold_);
     place_.Apply(kept >> feature % kPhiloxLanes, values);
     if (place_.kept == nullptr || feature % kPhiloxLanes != 0) return;
     *place_.KeptAt(row_, feature) = static_cast<std::uint8_t>(kept);
   }
 
  private:
+  static constexpr std::uint32_t kAll = 1 << 16;  // above every lane
+
   __device__ __forceinline__ PhiloxBits Draw(std::uint32_t feature) const {
+    if (place_.threshold == 0) return {};  // whole rows only
     return PhiloxAt(place_.key0, place_.key1, feature / kPhiloxLanes, position_,
                     static_cast<std::uint32_t>(ordinal_),
                     static_cast<std::uint32_t>(ordinal_ >> 32));
@@ -169,6 +188,7 @@ class RowDropout {
   const DropoutPlace& place_;
   std::int64_t row_;
   std::uint32_t position_;
+  std::uint32_t threshold_;  // of the row's elements
   std::uint64_t ordinal_;
 };
 

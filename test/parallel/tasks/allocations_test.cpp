@@ -29,7 +29,8 @@ std::string DeckOf(const Layout& layout) {
       "[run]\nseed=11\n[data]\nsequence_length=7\nmicro_batch=2\nbatch={}\n"
       "[schedule]\nsteps=20\nwarmup_steps=3\n[optimizer]\nclip_norm=0.5\nlabel_smoothing=0.05\n"
       "[model]\nlayers=2\nheads=4\nkv_heads=2\nhead_dim=4\ndim=16\nffn=24\nmax_positions=7\n"
-      "dropout=0.1\nattention_dropout=0.1\nffn_dropout=0.1\n{}\n{}\n",
+      "dropout=0.1\nattention_dropout=0.1\nffn_dropout=0.1\nword_dropout=0.1\n"
+      "layer_dropout=0.1\nweight_dropout=0.1\n{}\n{}\n",
       kBatch, layout.model, layout.keys);
 }
 

@@ -72,7 +72,8 @@ std::string ModelKeys(Draw& draw, int length, int slices = 1) {
   keys += fmt::format("tie_embeddings={}\nscale_embedding={}\ninit={}\ninit_deviation=0.2\n",
                       draw.Of({"yes", "no"}), draw.Of({"yes", "no"}),
                       draw.Of({"normal", "gpt2", "xavier"}));
-  for (const char* key : {"dropout", "attention_dropout", "ffn_dropout"}) {
+  for (const char* key : {"dropout", "attention_dropout", "ffn_dropout", "word_dropout",
+                          "layer_dropout", "weight_dropout"}) {
     keys += fmt::format("{}={}\n", key, draw.Of({"0", "0.1", "0.3"}));
   }
   // Dropout may leave nothing of a row of a few features: with a small epsilon the norm multiplies

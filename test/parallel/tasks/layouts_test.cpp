@@ -166,17 +166,20 @@ TEST_F(Layouts, ACopyThatDiffersIsNamed) {
 
 TEST_F(Layouts, ResumeAfterAnyStepEqualsNoStop) {
   constexpr std::int64_t kEnd = 6;
-  SmallRun whole(world_, *tokens_, Dtype::kFloat32, 2);
+  RunSettings settings = SmallSettings(Dtype::kFloat32, 2);
+  model::Options& model = settings.model.options;
+  model.word_dropout = model.layer_dropout = model.weight_dropout = 0.2;
+  TrainingRun whole(world_, *tokens_, settings);
   const std::vector<double> losses = whole.Train(kEnd);
   for (std::int64_t stop = 0; stop < kEnd; ++stop) {
     const std::string folder = folder_ / ("stop" + std::to_string(stop));
     world_.Together([&] {
       if (world_.IsRoot()) std::filesystem::create_directories(folder);
     });
-    SmallRun before(world_, *tokens_, Dtype::kFloat32, 2);
+    TrainingRun before(world_, *tokens_, settings);
     before.Train(stop);
     before.Save(folder);
-    SmallRun after(world_, *tokens_, Dtype::kFloat32, 2);
+    TrainingRun after(world_, *tokens_, settings);
     after.Load(folder);
     const std::vector<double> rest = after.Train(kEnd);
     EXPECT_TRUE(std::equal(rest.begin(), rest.end(), losses.begin() + stop)) << "stop " << stop;
@@ -310,7 +313,14 @@ constexpr std::array kAnyLayoutArchitectures = {
     AnyLayoutArchitecture{"sampled",
                           "heads=4\nkv_heads=2\nhead_dim=3\ndim=12\nlayers=5\nffn=17\n"
                           "sampled_softmax=31\n",
-                          0}};
+                          0},
+    AnyLayoutArchitecture{"dropped",
+                          "heads=4\nkv_heads=2\nhead_dim=3\ndim=12\nlayers=5\nffn=17\n"
+                          "word_dropout=0.3\nlayer_dropout=0.5\nweight_dropout=0.2\n"},
+    AnyLayoutArchitecture{"dropped_post",
+                          "heads=8\nkv_heads=4\nhead_dim=2\ndim=11\nlayers=4\nffn=13\n"
+                          "norm_position=post\nposition=sinusoidal\nword_dropout=0.3\n"
+                          "layer_dropout=0.5\n"}};
 
 std::string AnyLayoutDeckOf(const AnyLayoutArchitecture& architecture, const std::string& layout) {
   return fmt::format(

@@ -491,7 +491,7 @@ TEST_P(DocumentMask, AStepIsThatOfSeparateDocuments) {
     train::TrainingState& state = separate.All();
     state.QueueGradients(state.Net().Tasks().Batches().Take(apart));
     const double loss = state.Net().Tasks().FinishLoss().Value() / static_cast<double>(targets);
-    state.QueueSums();
+    state.QueueSums(0);
     const double norm = state.GradientNorm(targets);
     run.Train(1);
     EXPECT_EQ(run.Last().targets, targets) << architecture.name;

@@ -58,6 +58,7 @@ void MakeRotary(model::Options& o) {
   o.bias = o.qkv_bias = false;
   o.encoder_layers = 2;
   o.layers = 3;
+  o.word_dropout = o.layer_dropout = o.weight_dropout = 0.1;
 }
 
 struct Results {

@@ -1,4 +1,5 @@
 // Elementwise kernels, dropout of slices, and batches without rows.
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -328,6 +329,46 @@ TEST_P(DropoutSlicesTest, Residual) {
                      ExpectClose(out.Values(), SliceOf(want, row, column),
                                  Tolerance(kDropoutSlicesFp32, kDropoutSlicesFp64), "residual", 1);
                    });
+    }
+  }
+}
+
+// Rows that are dropped together, by sequence or by word, alone and with elements: the reference's
+// rows and masks in every cut, the same in a residual addition.
+TEST_P(DropoutSlicesTest, WholeRows) {
+  constexpr std::int64_t kRows = 33, kColumns = 17;
+  std::vector<std::int32_t> words;
+  for (std::int32_t row = 0; row < kRows; ++row) words.push_back(row * row % 7);
+  const Array x = Random(kRows, kColumns, 1), branch = Random(kRows, kColumns, 2);
+  for (const bool by_word : {false, true}) {
+    for (const double probability : {0.0, 0.3}) {
+      int gone = 0;
+      ForEachBlock(
+          kRows, kColumns, probability,
+          [&](const Part& row, const Part& column, kernels::Dropout dropout) {
+            dropout.row_probability = 0.5;
+            dropout.row_purpose = Purpose::kWordDropout;
+            if (by_word) dropout.words = words.data();
+            const DropoutSite rows = {
+                0.5, MakeKey(dropout.seed, Purpose::kWordDropout, dropout.layer, dropout.site)};
+            const Array masked = DropRows(rows, kOrdinals, kDropoutLength,
+                                          by_word ? words : std::vector<std::int32_t>(),
+                                          Masked(probability, branch));
+            const Operand alone(GetParam(), SliceOf(branch, row, column));
+            kernels::DropoutForward(Stream(), alone.View(), dropout, alone.View());
+            ExpectClose(alone.Values(), SliceOf(masked, row, column),
+                        Tolerance(kDropoutSlicesFp32, kDropoutSlicesFp64), "alone", 1);
+            const Operand in(GetParam(), SliceOf(branch, row, column));
+            const Operand to(GetParam(), SliceOf(x, row, column));
+            kernels::ResidualForward(Stream(), to.View(), in.View(), None(), dropout, to.View());
+            ExpectClose(to.Values(), SliceOf(Add(x, masked), row, column),
+                        Tolerance(kDropoutSlicesFp32, kDropoutSlicesFp64), "residual", 1);
+            for (std::int64_t i = 0; i < kRows; ++i) {
+              const double* const of = &masked.values[static_cast<std::size_t>(i * kColumns)];
+              gone += std::all_of(of, of + kColumns, [](double v) { return v == 0; }) ? 1 : 0;
+            }
+          });
+      EXPECT_GT(gone, 0);
     }
   }
 }

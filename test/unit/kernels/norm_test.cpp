@@ -208,6 +208,7 @@ kernels::Dropout DropoutOf(double probability) {
   kernels::Dropout dropout = MakeDropout(probability, kLength);
   dropout.first_row = 5;
   dropout.first_feature = 3;
+  dropout.row_probability = probability / 2;
   return dropout;
 }
 

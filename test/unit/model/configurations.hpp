@@ -92,6 +92,33 @@ inline std::vector<Configuration> AllConfigurations() {
     o.bias = o.qkv_bias = o.tie_embeddings = false;
     o.dropout = o.attention_dropout = o.ffn_dropout = 0.5;
   }));
+  // Whole words and branches, before and after a norm, alone and with dropout of elements. No
+  // branch is dropped for all sequences, in which case its weights would have no gradient.
+  table.push_back(MakeConfiguration("WordAndLayerDropout", 0.1, [](Options& o) {
+    o.word_dropout = 0.4;
+    o.layer_dropout = 0.2;
+  }));
+  table.push_back(MakeConfiguration("WordAndLayerDropoutPostNorm", 0, [](Options& o) {
+    o.norm_position = model::NormPosition::kPost;
+    o.position = model::Position::kSinusoidal;
+    o.scale_embedding = true;
+    o.word_dropout = 0.3;
+    o.layer_dropout = 0.25;
+    o.dropout = 0.2;
+  }));
+  table.push_back(MakeConfiguration("WeightDropout", 0, [](Options& o) {
+    o.weight_dropout = 0.3;
+    o.kv_heads = 1;
+  }));
+  table.push_back(MakeConfiguration("WeightDropoutLlama", 0.1, [](Options& o) {
+    o.norm = model::Norm::kRmsNorm;
+    o.activation = model::Activation::kSwiglu;
+    o.position = model::Position::kRope;
+    o.bias = o.qkv_bias = o.tie_embeddings = false;
+    o.weight_dropout = 0.2;
+    o.dropout = 0.1;
+    o.qk_norm = true;
+  }));
   // Attention wider than the residual stream, two query heads a key head, features across two
   // counters.
   table.push_back(MakeConfiguration("WideGroupedHeads", 0, [](Options& o) {

@@ -27,6 +27,7 @@ namespace {
 
 constexpr std::uint32_t kSeed = 77;
 constexpr std::int64_t kSequences = 3, kLength = 7, kMasked = 2;
+constexpr std::int64_t kBatchStep = 7;  // of RandomBatch
 
 struct Trial {
   std::unique_ptr<WholeModel> model;
@@ -68,7 +69,12 @@ std::vector<double> GradientOf(const WholeModel& model, const kernels::Parameter
     const auto* from = static_cast<const decltype(zero)*>(registry.Gradients()) + parameter.offset;
     values.assign(from, from + parameter.end);
   });
-  return values;
+  const double dropout = model.Plan().options.weight_dropout;
+  if (dropout == 0 || parameter.number < 0) return values;
+  // A training step drops elements of the gradients' sum, after the micro-batches.
+  const Array whole(parameter.shape[0], parameter.shape[1], values);
+  return DropWeight(dropout, kSeed, kBatchStep, static_cast<std::uint32_t>(parameter.number), whole)
+      .values;
 }
 
 Trial MakeTrial(const Configuration& configuration, Dtype dtype, int threads) {
@@ -140,8 +146,11 @@ std::vector<Configuration> Translations() {
     o.source_types = 11;
     o.dropout = 0.2;
     o.attention_dropout = 0.3;
+    o.word_dropout = 0.4;
+    o.layer_dropout = 0.2;
   }));
   table.push_back(Translation("PreLearned", 0.1, [](Options& o) {
+    o.weight_dropout = 0.25;
     o.norm = model::Norm::kRmsNorm;
     o.activation = model::Activation::kSwiglu;
     o.bias = o.qkv_bias = o.tie_embeddings = false;
@@ -154,6 +163,8 @@ std::vector<Configuration> Translations() {
     o.source_types = 31;
     o.tie_embeddings = false;
     o.layers = 1;
+    o.word_dropout = 0.3;
+    o.layer_dropout = 0.4;
   }));
   return table;
 }
@@ -164,6 +175,7 @@ Trial MakePairTrial(const Configuration& configuration, Dtype dtype, int threads
   trial.parameters = ParametersOf(*trial.model, 5);
   SetParameters(*trial.model, trial.parameters);
   trial.batch = RandomPairs(configuration.options, kSequences, kLength - 1, kLength, 9);
+  trial.batch.step = kBatchStep;
   return trial;
 }
 

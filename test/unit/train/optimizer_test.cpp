@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "reference.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/train/evaluation.hpp"
@@ -281,6 +282,44 @@ TEST(OptimizerShards, ClearsWhatOthersUpdate) {
     EXPECT_EQ(gradients[i], 0) << "element " << i;
     const bool padding = i >= 20 && i < registry.Parameters()[1].offset;
     EXPECT_EQ(values[i] != 0, i >= begin && i < end && !padding) << "element " << i;
+  }
+}
+
+// Gradients of a block's matrix lose the elements that a step drops of the matrix, also where a
+// rank owns a part that begins and ends within rows; a norm's and another matrix's stay.
+TEST(OptimizerShards, DropsGradientsWhereTheStepDropsWeights) {
+  constexpr std::int64_t kRows = 7, kColumns = 13;
+  kernels::ParameterList list;
+  list.BeginUnit("embedding");
+  list.Add({.name = "embedding", .shape = {2, 16}, .initialiser = {}, .decay = true});
+  list.BeginUnit("blocks.0", true);
+  list.Add({.name = "norm", .shape = {16}, .initialiser = {}});
+  list.Add({.name = "first", .shape = {1, 16}, .initialiser = {}, .decay = true});
+  list.Add({.name = "second", .shape = {kRows, kColumns}, .initialiser = {}, .decay = true});
+  const std::int64_t size = list.Size(), second = list.Parameters()[3].offset;
+  ASSERT_EQ(list.Parameters()[3].number, 1);
+  const Array kept =
+      DropWeight(0.4, 9, 3, 1, Array(kRows, kColumns, std::vector<double>(kRows * kColumns, 3)));
+  for (const Part& own : {Part{0, size}, Part{second + 5, second + 8}, Part{second + 5, size},
+                          Part{0, second + kColumns + 1}, Part{second + 20, second + 70}}) {
+    kernels::Ownership owns;
+    owns.pieces = {{.range = {0, size}, .own = own, .value = own.begin, .gradient = own.begin}};
+    owns.values = owns.gradients = size;
+    owns.moments = own.Size();
+    kernels::Registry registry(list, Dtype::kFloat64, owns);
+    auto* const gradients = static_cast<double*>(registry.Gradients());
+    std::fill_n(gradients, size, 3.0);
+    train::Optimizer optimizer({}, registry, {});
+    optimizer.DropGradients({.probability = 0.4, .seed = 9, .step = 3});
+    for (std::int64_t i = 0; i < size; ++i) {
+      const std::int64_t element = i - second;
+      if (i < list.Parameters()[2].offset) {
+        EXPECT_EQ(gradients[i], 3) << i;
+      }
+      if (element < 0 || element >= kRows * kColumns) continue;
+      const double dropped = kept.values[static_cast<std::size_t>(element)];
+      EXPECT_DOUBLE_EQ(gradients[i], i >= own.begin && i < own.end ? dropped : 3) << i;
+    }
   }
 }
 

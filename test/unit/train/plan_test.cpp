@@ -207,6 +207,14 @@ TEST(Plan, RefusesWithTheLineOfTheDeck) {
               HasSubstr("deck:15: grid.data"));
   EXPECT_THAT(Refusal("[run]\ncanonical=2x1\ncanonical_leaf=3\n[data]\nmicro_batch=4\n", 2),
               HasSubstr("data.micro_batch = 4"));
+  for (const char* key : {"word_dropout", "layer_dropout", "weight_dropout"}) {
+    for (const char* value : {"-0.1", "1"}) {
+      EXPECT_THAT(Refusal(fmt::format("[model]\n{} = {}\n", key, value), 1),
+                  HasSubstr(fmt::format("deck:13: model.{} = {}", key, value)));
+    }
+  }
+  EXPECT_THAT(Refusal("[run]\nprecision=fp8\n[model]\nweight_dropout=0.1\n", 1),
+              HasSubstr("deck:15: model.weight_dropout = 0.1"));
 }
 
 // Stages, uneven slices, uneven blocks of sequences and places of shard groups all differ.

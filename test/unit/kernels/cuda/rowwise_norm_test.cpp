@@ -89,7 +89,7 @@ TEST_P(RowwiseNorm, ResidualInFront) {
     HostRows weight = HostRows::Random(1, size.columns, 4);
     HostRows y(size.rows, size.columns, 5), statistics(size.rows, 2, 5);
     const RowwiseDropout dropout(Stream(), kind == NormKind::kLayerNorm ? 0.2 : 0.0,
-                                 (size.rows + 3) / 4, 1);
+                                 (size.rows + 3) / 4, 1, 0, 0.3);
     const GpuMatrix sum = On(residual), goes = On(branch), add = On(bias), scale = On(weight);
     const GpuMatrix to = On(y), found = DenseSumsOn(statistics), again = On(y);
     const GpuMatrix found_again = DenseSumsOn(statistics);
@@ -136,7 +136,8 @@ TEST_P(RowwiseNorm, BackwardInOnePass) {
   EachCase([&](NormKind kind, const RowwiseSize& size, const std::string& what) {
     BackwardOperands host(kind, size);
     const bool whole = kind == NormKind::kLayerNorm;  // else without all that may be Empty()
-    const RowwiseDropout dropout(Stream(), whole ? 0.2 : 0.0, (size.rows + 3) / 4, 1);
+    const RowwiseDropout dropout(Stream(), whole ? 0.2 : 0.0, (size.rows + 3) / 4, 1, 0,
+                                 size.rows % 2 == 0 ? 0 : 0.3);
     const GpuMatrix dy = On(host.dy), more = On(host.more), x = On(host.x),
                     weight = On(host.weight);
     const GpuMatrix statistics = DenseSumsOn(host.statistics), residual = On(host.residual);
@@ -185,7 +186,7 @@ TEST_P(RowwiseNorm, BackwardInOnePass) {
 TEST_P(RowwiseNorm, KeptElementsAreThoseThatAreDrawn) {
   EachCase([&](NormKind kind, const RowwiseSize& size, const std::string& what) {
     BackwardOperands host(kind, size);
-    const RowwiseDropout dropout(Stream(), 0.3, (size.rows + 3) / 4, 1);
+    const RowwiseDropout dropout(Stream(), 0.3, (size.rows + 3) / 4, 1, 0, 0.3);
     const std::int64_t stride = kernels::Dropout::KeptBytes(size.columns);
     constexpr std::uint8_t kUntouched = 0xA5;
     const OnGpu kept(Stream(), std::vector<std::uint8_t>(

@@ -1,4 +1,5 @@
 // Kernels of rows but norms against the CPU's: elementwise, activations, sums, updates.
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -75,7 +76,8 @@ TEST_P(RowwiseElementwise, Residual) {
         HostRows branch = HostRows::Random(size.rows, size.columns, 2);
         HostRows bias = HostRows::Random(1, size.columns, 3);
         const GpuMatrix stays = On(residual), goes = On(branch), add = On(bias);
-        const RowwiseDropout dropout(Stream(), probability, (size.rows + 3) / 4, 2, 8);
+        const RowwiseDropout dropout(Stream(), probability, (size.rows + 3) / 4, 2, 8,
+                                     biased ? 0.5 : 0);
         // In place, as the layers have it.
         kernels::ResidualForward(Stream(), stays.View(), goes.View(),
                                  biased ? add.View() : kernels::Matrix{}, dropout.OnCard(),
@@ -92,10 +94,13 @@ TEST_P(RowwiseElementwise, Residual) {
 // In fp64 there is one rounding on both sides: not a bit may differ.
 TEST_P(RowwiseElementwise, DropoutHasTheMasksOfTheCpu) {
   for (const RowwiseSize& size : RowwiseSizes()) {
-    for (const std::int64_t first_feature : {0, 16, 3}) {
+    // Elements alone, with rows of a sequence or of a word, and words alone.
+    for (const int which : {0, 1, 2, 3}) {
+      const std::int64_t first_feature = std::array{0, 16, 3, 5}[static_cast<std::size_t>(which)];
       HostRows x = HostRows::Random(size.rows, size.columns, 1), want(size.rows, size.columns);
       const GpuMatrix from = On(x), to = On(want);
-      const RowwiseDropout dropout(Stream(), 0.25, (size.rows + 4) / 5, 1, first_feature);
+      const RowwiseDropout dropout(Stream(), which == 3 ? 0 : 0.25, (size.rows + 4) / 5, 1,
+                                   first_feature, which == 0 ? 0 : 0.4, which >= 2);
       kernels::DropoutForward(Stream(), from.View(), dropout.OnCard(), to.View());
       kernels::DropoutForward(Cpu(), x.View(), dropout.OnHost(), want.View());
       Expect(to, want, "Dropout " + Describe(size));
@@ -116,7 +121,7 @@ TEST_P(RowwiseElementwise, KeptElementsAreThoseThatAreDrawn) {
   for (const RowwiseSize& size : RowwiseSizes()) {
     HostRows x = HostRows::Random(size.rows, size.columns, 1), out(size.rows, size.columns);
     const GpuMatrix from = On(x), sum = On(out), by_kept = On(out), drawn = On(out);
-    const RowwiseDropout dropout(Stream(), 0.25, (size.rows + 4) / 5, 1);
+    const RowwiseDropout dropout(Stream(), 0.25, (size.rows + 4) / 5, 1, 0, 0.3);
     kernels::Dropout keeps = dropout.OnCard();
     keeps.kept_stride = kernels::Dropout::KeptBytes(size.columns);
     const OnGpu kept(Stream(), std::vector<std::uint8_t>(

@@ -71,17 +71,25 @@ class RowwiseTest : public GpuTest, public testing::WithParamInterface<RowwiseSe
 };
 
 // An active dropout and its ordinals on both sides. A slice of the rows and features, of positions
-// that a context rank holds.
+// that a context rank holds. row_probability: of whole rows, too; by_word: of those with one word.
 class RowwiseDropout {
  public:
   RowwiseDropout(const device::Stream& stream, double probability, std::int64_t length,
-                 std::int64_t first_row = 0, std::int64_t first_feature = 0);
+                 std::int64_t first_row = 0, std::int64_t first_feature = 0,
+                 double row_probability = 0, bool by_word = false);
   const kernels::Dropout& OnHost() const { return host_; }
   const kernels::Dropout& OnCard() const { return card_; }
 
  private:
+  // For 512 rows.
+  static std::vector<std::int32_t> SomeWords() {
+    std::vector<std::int32_t> words;
+    for (std::int32_t row = 0; row < 512; ++row) words.push_back(row * row % 11);
+    return words;
+  }
   std::vector<std::uint64_t> ordinals_;
-  OnGpu copy_;
+  std::vector<std::int32_t> words_;
+  OnGpu copy_, words_copy_;
   kernels::Dropout host_, card_;
 };
 
@@ -174,15 +182,22 @@ inline GpuMatrix RowwiseTest::Place(const HostRows& host, Dtype dtype) const {
 
 inline RowwiseDropout::RowwiseDropout(const device::Stream& stream, double probability,
                                       std::int64_t length, std::int64_t first_row,
-                                      std::int64_t first_feature)
+                                      std::int64_t first_feature, double row_probability,
+                                      bool by_word)
     : ordinals_({7, 3, (std::uint64_t{9} << 32) + 3, 1000000007, 0, ~std::uint64_t{0}, 41, 42}),
-      copy_(stream, ordinals_) {
+      words_(SomeWords()),
+      copy_(stream, ordinals_),
+      words_copy_(stream, words_) {
   host_ = {probability, 1234,      Purpose::kFfnDropout, 3, 1, ordinals_.data(),
            length,      first_row, first_feature};
   // As the second of three context ranks has them.
   host_.positions = PositionsOf(3 * length, 1, 3);
+  host_.row_probability = row_probability;
   card_ = host_;
   card_.ordinals = copy_.As<std::uint64_t>();
+  if (!by_word) return;
+  host_.words = words_.data();
+  card_.words = words_copy_.As<std::int32_t>();
 }
 
 inline std::vector<RowwiseSize> RowwiseSizes() {
