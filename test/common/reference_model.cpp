@@ -89,13 +89,13 @@ class Reference {
     std::fill_n(added.begin(), frequent, 0.0);
     std::int64_t begin = frequent;
     for (std::int64_t i = 0; i < strata; ++i) {
-      const std::int64_t size = others / strata + (i < others % strata ? 1 : 0);
+      const std::int64_t size = (i + 1) * others / strata - i * others / strata;
       const std::uint64_t bits =
           Philox({static_cast<std::uint32_t>(i), 0, static_cast<std::uint32_t>(batch_.step), 0},
                  {seed_, static_cast<std::uint32_t>(Purpose::kSampledSoftmax)})[0];
       const std::int64_t drawn =
           begin + static_cast<std::int64_t>(bits * static_cast<std::uint64_t>(size) >> 32);
-      added[static_cast<std::size_t>(drawn)] = std::log(static_cast<double>(size));
+      added[static_cast<std::size_t>(drawn)] = std::log(static_cast<float>(size));  // fp32
       begin += size;
     }
     Array seen = logits;

@@ -664,7 +664,7 @@ Words Draw(const kernels::WordDraw& draw, const std::vector<std::int32_t>& targe
   return words;
 }
 
-constexpr float kCounts = -100;  // words with lower offsets are there only as targets
+constexpr float kCountedFrom = -100;  // words with lower offsets are there only as targets
 
 TEST(SampledWordsTest, EachWordComesAsOftenAsItsWeightSays) {
   constexpr std::int64_t kTokens = 53, kAlways = 5, kSteps = 20000;
@@ -674,8 +674,10 @@ TEST(SampledWordsTest, EachWordComesAsOftenAsItsWeightSays) {
     const Words words = Draw(draw, {});
     for (std::size_t i = 0; i < words.tokens.size(); ++i) {
       const auto token = static_cast<std::size_t>(words.tokens[i]);
-      if (words.offsets[i] < kCounts) continue;
-      if (token < kAlways) EXPECT_EQ(words.offsets[i], 0);
+      if (words.offsets[i] < kCountedFrom) continue;
+      if (token < kAlways) {
+        EXPECT_EQ(words.offsets[i], 0);
+      }
       weights[token] += std::exp(words.offsets[i]) / kSteps;
     }
   }
@@ -695,7 +697,7 @@ TEST(SampledWordsTest, SlicesShareTheWordsOfTheWhole) {
       const Words words = Draw(draw, targets);
       EXPECT_TRUE(std::ranges::is_sorted(words.tokens));
       for (std::size_t i = 0; i < words.tokens.size(); ++i) {
-        if (words.offsets[i] > kCounts) drawn.emplace_back(words.tokens[i], words.offsets[i]);
+        if (words.offsets[i] > kCountedFrom) drawn.emplace_back(words.tokens[i], words.offsets[i]);
       }
       for (std::size_t t = 0; t < targets.size(); ++t) {
         const bool mine = targets[t] >= draw.slice.begin && targets[t] < draw.slice.end;
@@ -710,7 +712,7 @@ TEST(SampledWordsTest, SlicesShareTheWordsOfTheWhole) {
       }
     }
     for (std::size_t i = 0; i < whole.tokens.size(); ++i) {
-      if (whole.offsets[i] > kCounts) wanted.emplace_back(whole.tokens[i], whole.offsets[i]);
+      if (whole.offsets[i] > kCountedFrom) wanted.emplace_back(whole.tokens[i], whole.offsets[i]);
     }
     EXPECT_EQ(drawn, wanted) << parts << " parts";
     EXPECT_EQ(owners, (std::vector<int>{1, 0, 1, 1, 1, 1, 1, 1}));

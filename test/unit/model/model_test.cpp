@@ -471,6 +471,7 @@ TEST_P(ModelAgainstReference, AccumulatesOverMicroBatches) {
     one.targets.assign(parts.batch.targets.begin() + begin,
                        parts.batch.targets.begin() + begin + kLength);
     one.ordinals = {parts.batch.ordinals[b]};
+    one.step = parts.batch.step;
     sum += parts.model->ForwardBackward(one, {});
   }
   EXPECT_NEAR(sum, loss, kFp64 * std::abs(loss));
@@ -529,7 +530,12 @@ TEST_P(ModelAgainstReference, GradientIsTheDerivativeOfTheLoss) {
       }
       WholeModel shifted(PlanOf(configuration, Dtype::kFloat64));
       SetParameters(shifted, moved);
-      return shifted.ForwardBackward(trial.batch, {});
+      const double loss = shifted.ForwardBackward(trial.batch, {});
+      if (configuration.z_loss == 0) return loss;
+      const ReferenceResult right =
+          RunReference(configuration.options, moved, trial.batch, kSeed,
+                       {configuration.label_smoothing, configuration.z_loss}, true);
+      return loss + right.objective - right.loss_sum;  // with the terms that losses are without
     };
     const double derivative =
         (8 * (loss_at(kStep) - loss_at(-kStep)) - (loss_at(2 * kStep) - loss_at(-2 * kStep))) /

@@ -100,6 +100,7 @@ TEST_P(ReferenceProperty, ASequenceIsTheSameInAnyBatch) {
     alone.inputs = slice(batch_.inputs);
     alone.targets = slice(batch_.targets);
     alone.ordinals = {batch_.ordinals[static_cast<std::size_t>(b)]};
+    alone.step = batch_.step;
     const ReferenceResult result = Run(alone);
     const auto first = together.logits.begin() + b * kLength * Options().vocabulary;
     EXPECT_TRUE(std::equal(result.logits.begin(), result.logits.end(), first)) << b;
@@ -144,9 +145,11 @@ TEST_P(ReferenceProperty, ADocumentIsAWindowOfItsOwn) {
 }
 
 TEST_P(ReferenceProperty, DropoutIsForTraining) {
-  const bool drops = Options().dropout + Options().attention_dropout + Options().ffn_dropout > 0;
+  const bool drops = Options().dropout + Options().attention_dropout + Options().ffn_dropout > 0 ||
+                     Options().sampled_softmax > 0;  // which evaluations do not have either
   model::Options without = Options();
   without.dropout = without.attention_dropout = without.ffn_dropout = 0;
+  without.sampled_softmax = 0;
   const ReferenceResult evaluated = Run(batch_, false);
   const ReferenceResult plain = RunReference(without, parameters_, batch_, kSeed,
                                              {GetParam().label_smoothing, GetParam().z_loss}, true);

@@ -213,8 +213,10 @@ TEST_F(TrainingAgainstReference, InBf16) {
 // outputs and logits have moved by as much in a wide model as in a narrow one.
 
 constexpr std::int64_t kCoordinateSteps = 4;
-constexpr double kSteady = 2;  // largest ratio of two widths' moves that muP may have
-constexpr double kGrows = 4;   // least ratio from 64 to 512 without it
+// Largest ratio of two widths' moves that muP may have: of block outputs, and of logits, whose
+// first values are smaller in a wide model.
+constexpr double kSteady = 1.25, kSteadyLogits = 2;
+constexpr double kGrows = 3;  // least ratio from 64 to 512 without it
 
 // Mean |after - before| of each block's output and, last, of the logits.
 std::vector<double> Moves(std::int64_t width, const std::string& kind, bool mup) {
@@ -267,9 +269,10 @@ TEST(CoordinateCheck, MupMovesAsMuchAtAnyWidth) {
       }
       for (std::size_t i = 0; i < first.size(); ++i) {
         if (mup) {
-          EXPECT_LT(most[i] / least[i], kSteady) << kind << ", place " << i;
+          const bool logits = i + 1 == first.size();
+          EXPECT_LT(most[i] / least[i], logits ? kSteadyLogits : kSteady) << kind << " " << i;
         } else {
-          EXPECT_GT(last[i] / first[i], kGrows) << kind << ", place " << i;
+          EXPECT_GT(last[i] / first[i], kGrows) << kind << " " << i;
         }
       }
     }
