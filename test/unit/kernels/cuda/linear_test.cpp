@@ -108,7 +108,8 @@ class VocabularyTest : public ProductsTest {
           kernels::VocabularyScratch(Stream(), p.rows, range.Size(), p.dim, true), Values{}, 0,
           shift / static_cast<std::int64_t>(SizeOf(p.dtype))));
       tiles.push_back({x.View(), Without(weights.back()->View(), spare), targets.As<std::int32_t>(),
-                       static_cast<std::int32_t>(range.begin), p.vocabulary, p.terms, true, spare});
+                       static_cast<std::int32_t>(range.begin), p.vocabulary, p.terms, true, nullptr,
+                       spare});
       kernels::VocabularyStatistics(Stream(), tiles.back(), scratch.back()->View(),
                                     statistics.As<double>() + part * count);
     }
@@ -191,7 +192,7 @@ TEST_F(VocabularyTest, SpareRowsFillWholeUnits) {
 
 TEST_F(VocabularyTest, TheSameBitsTwice) {
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16}) {
-    const Problem p = MakeProblem(13, 700, 16, 0.1, dtype);
+    const Problem p = MakeProblem(13, 700, 16, {0.1}, dtype);
     const Result first = InSlices(p, 2), second = InSlices(p, 2);
     EXPECT_EQ(first.bits, second.bits);
   }
@@ -205,7 +206,7 @@ TEST_F(VocabularyTest, LogitsReadOnceGiveTheSameBits) {
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16}) {
     for (const std::int64_t vocabulary : {1, 90, 517, 4099, 13000}) {
       for (const std::int64_t shift : {0, 8}) {
-        Problem p = MakeProblem(6, vocabulary, 3, 0.1, dtype);
+        Problem p = MakeProblem(6, vocabulary, 3, {0.1}, dtype);
         p.x[0] = 40;  // a row with a certain token
         const Result once = InSlices(p, 1, shift, shift == 0);
         const device::GpuContext* const card = std::exchange(Stream().gpu, &small);
@@ -246,7 +247,7 @@ TEST_F(VocabularyTest, GradientsComeWithTheStatistics) {
 
 // Beside a target that is nearly certain the other logits still count.
 TEST_F(VocabularyTest, NearlyCertainTargets) {
-  Problem p = MakeProblem(1, 50, 1, 0, Dtype::kFloat32);
+  Problem p = MakeProblem(1, 50, 1, {}, Dtype::kFloat32);
   p.x = {20};
   p.weight.assign(50, 0);
   p.weight[17] = 1;
@@ -266,7 +267,7 @@ TEST_F(VocabularyTest, WhatIsNotFiniteIsSeen) {
     for (const double bad : {kNan, kInfinity}) {
       // Among the targets' neighbours in an access, far from them, and as a target.
       for (const std::size_t token : {std::size_t{5}, std::size_t{70}, std::size_t{3}}) {
-        Problem p = MakeProblem(2, 90, 1, 0, dtype);
+        Problem p = MakeProblem(2, 90, 1, {}, dtype);
         p.targets = {3, 4};
         p.x = {1, 1};
         p.weight[token] = bad;
@@ -282,7 +283,7 @@ TEST_F(VocabularyTest, WhatIsNotFiniteIsSeen) {
 
 // A slice of no tokens leaves the others' statistics alone.
 TEST_F(VocabularyTest, EmptySlices) {
-  const Problem p = MakeProblem(6, 3, 8, 0.1, Dtype::kFloat32);
+  const Problem p = MakeProblem(6, 3, 8, {0.1}, Dtype::kFloat32);
   const Result expected = OnTheCpu(p), result = InSlices(p, 5);
   ExpectClose(result.losses, expected.losses, 1e-5, 1e-5);
   ExpectClose(result.dx, expected.dx, 1e-5, 1e-5);
@@ -322,7 +323,7 @@ TEST_F(VocabularyTest, TilesAreEven) {
 }
 
 TEST_F(VocabularyTest, OfNoRows) {
-  Problem p = MakeProblem(0, 20, 4, 0, Dtype::kFloat32);
+  Problem p = MakeProblem(0, 20, 4, {}, Dtype::kFloat32);
   const Result result = InSlices(p, 1);
   EXPECT_EQ(result.dweight, p.before);
 }
