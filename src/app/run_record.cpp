@@ -36,7 +36,8 @@ std::string DeckText(const nlohmann::json& value) {
 }
 
 // Adds keys that older versions of run.json lack, with the values that those versions implied:
-// biases of queries, keys and values like the others, a decoder, no norms of heads, plain rotation.
+// biases of queries, keys and values like the others, a decoder, no norms of heads, plain rotation,
+// no muP.
 nlohmann::json WithLaterKeys(nlohmann::json model) {
   if (!model.contains("bias")) return model;
   const auto add = [&](const char* name, const nlohmann::json& value) {
@@ -46,7 +47,8 @@ nlohmann::json WithLaterKeys(nlohmann::json model) {
   add("kind", "decoder");
   const nlohmann::json plain = ModelJson({});
   for (const model::Setting& setting : model::SettingsOf({})) {
-    if (setting.of_rotation || setting.name == "qk_norm") {
+    if (setting.of_rotation || setting.name == "qk_norm" || setting.name == "parametrization" ||
+        setting.name.starts_with("mup_")) {
       add(setting.name.c_str(), plain.at(setting.name));
     }
   }

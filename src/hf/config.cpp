@@ -366,7 +366,8 @@ Config ParseConfig(const std::string& text, const std::string& path) {
   ConfigKeys keys(json, path);
   Config config;
   config.family = ReadFamily(keys);
-  config.model = {{"norm_position", "pre"}, {"scale_embedding", false}};
+  config.model = {
+      {"norm_position", "pre"}, {"scale_embedding", false}, {"parametrization", "standard"}};
   if (config.family == Family::kGpt2) {
     ReadGpt2(keys, config.model);
   } else {
@@ -510,6 +511,11 @@ void RequireMarian(const model::Options& o, const deck::Deck& deck) {
 }  // namespace
 
 Family FamilyOf(const model::Options& o, const deck::Deck& deck) {
+  if (o.parametrization != model::Parametrization::kStandard) {
+    throw deck.Complain("model.parametrization",
+                        "no model of transformers divides logits by a factor of the width",
+                        "Only models of model.parametrization = standard can be exported.");
+  }
   if (o.Translates()) {
     RequireMarian(o, deck);
     return Family::kMarian;

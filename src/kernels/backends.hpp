@@ -94,6 +94,7 @@ struct AttentionBy {
   KERNEL(Clear, kPass)                                                                       \
   KERNEL(Copy, kPass)                                                                        \
   KERNEL(Add, kPass)                                                                         \
+  KERNEL(Scale, kPass)                                                                       \
   KERNEL(ActivationForward, kPass)                                                           \
   KERNEL(ActivationBackward, kPass)                                                          \
   KERNEL(DropoutForward, kPass)                                                              \

@@ -167,6 +167,7 @@ AttentionLayer::AttentionLayer(const ParameterPlace& place, const std::string& n
                                std::uint32_t layer)
     : dim_(place.options.dim),
       head_dim_(place.options.head_dim),
+      divisor_(place.options.ScoreDivisor()),
       dropout_(place.options.attention_dropout),
       layer_(layer),
       steps_(MakeQueryKeySteps(place, name)) {
@@ -203,7 +204,8 @@ kernels::AttentionShape AttentionLayer::Shape(const Pass& pass) const {
           .causal = pass.causal,
           .positions = pass.positions,
           .begins = pass.tokens.begins,
-          .key_lengths = pass.tokens.key_lengths};
+          .key_lengths = pass.tokens.key_lengths,
+          .divisor = divisor_};
 }
 
 kernels::Dropout AttentionLayer::WeightDropout(const Pass& pass) const {
@@ -390,6 +392,7 @@ CrossAttentionLayer::CrossAttentionLayer(const ParameterPlace& place, const std:
       all_heads_(place.options.heads),
       all_kv_heads_(place.options.kv_heads),
       head_dim_(place.options.head_dim),
+      divisor_(place.options.ScoreDivisor()),
       dropout_(place.options.attention_dropout),
       layer_(layer) {
   const Options& o = place.options;
@@ -420,7 +423,8 @@ kernels::AttentionShape CrossAttentionLayer::Shape(const Pass& pass) const {
           .first_head = first_head_,
           .causal = false,
           .positions = pass.positions,
-          .key_lengths = pass.source.key_lengths};
+          .key_lengths = pass.source.key_lengths,
+          .divisor = divisor_};
 }
 
 kernels::KeyValueBlock CrossAttentionLayer::Block(const Pass& pass, const Saved& saved) const {

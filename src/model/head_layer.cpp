@@ -107,12 +107,12 @@ void HeadLayer::TileLogits(const Pass& pass, const Matrix& x) const {
 }
 
 void HeadLayer::TileLoss(const Pass& pass, std::int64_t rows, std::int64_t first_row,
-                         double smoothing, bool gradient, double* losses) const {
+                         const kernels::LossTerms& terms, bool gradient, double* losses) const {
   const std::int32_t* targets = pass.tokens.targets + first_row;
   const parallel::TensorGroup& tensor = *pass.tensor;
   const int parts = tensor.AllSlices();
   if (parts == 1) {
-    return kernels::CrossEntropy(pass.stream, TileOf(pass, rows, 0), targets, smoothing, gradient,
+    return kernels::CrossEntropy(pass.stream, TileOf(pass, rows, 0), targets, terms, gradient,
                                  losses);
   }
   const std::int64_t count = kernels::kSoftmaxStatistics * rows;
@@ -127,7 +127,7 @@ void HeadLayer::TileLoss(const Pass& pass, std::int64_t rows, std::int64_t first
   GatherStatistics(pass, count);
   for (int slice = 0; slice < tensor.Slices(); ++slice) {
     kernels::CrossEntropySlice(pass.stream, TileOf(pass, rows, slice), targets, first(slice),
-                               vocabulary_, smoothing, gradient, all, parts,
+                               vocabulary_, terms, gradient, all, parts,
                                tensor.FirstSlice() + slice, losses);
   }
 }
@@ -183,9 +183,10 @@ void HeadLayer::AllocateSample(const Pass& pass, device::Arena& arena, Workspace
 }
 
 void HeadLayer::CanonicalTile(const Pass& pass, const Matrix& x, std::int64_t first_row,
-                              double smoothing, double* losses, const Matrix& dx) const {
+                              const kernels::LossTerms& terms, double* losses,
+                              const Matrix& dx) const {
   TileLogits(pass, x);
-  TileLoss(pass, x.rows, first_row, smoothing, !dx.Empty(), losses);
+  TileLoss(pass, x.rows, first_row, terms, !dx.Empty(), losses);
   if (dx.Empty()) return;
   const Matrix gradient = pass.registry->SecondGradient(weight_);
   SumSlices(pass, dx, [&](int slice, const Matrix& out) {
@@ -207,14 +208,15 @@ std::int64_t HeadLayer::TileTokens(const Pass& pass) const {
   return kernels::VocabularyTileTokens(pass.stream, rows, slice, pass.Type());
 }
 
-void HeadLayer::Loss(const Pass& pass, const Matrix& x, double smoothing, const Matrix& dx) const {
+void HeadLayer::Loss(const Pass& pass, const Matrix& x, const kernels::LossTerms& terms,
+                     const Matrix& dx) const {
   const kernels::SampledWords& words = pass.workspace.sampled_words;
   const bool sampled = pass.training && words.most > 0;
   kernels::VocabularyTile fused{.x = {},
                                 .weight = pass.Value(weight_),
                                 .targets = pass.tokens.targets,
                                 .first = static_cast<std::int32_t>(slice_.begin),
-                                .smoothing = smoothing,
+                                .terms = terms,
                                 .spare = spare_};
   Matrix dweight = dx.Empty() ? dx : pass.registry->SecondGradient(weight_);
   if (sampled) {
@@ -235,7 +237,7 @@ void HeadLayer::Loss(const Pass& pass, const Matrix& x, double smoothing, const 
     const Matrix tile_x = x.Rows(begin, count);
     const Matrix tile_dx = dx.Empty() ? dx : dx.Rows(begin, count);
     if (pass.tensor->Canonical()) {
-      CanonicalTile(pass, tile_x, begin, smoothing, tile_losses, tile_dx);
+      CanonicalTile(pass, tile_x, begin, terms, tile_losses, tile_dx);
     } else {
       kernels::VocabularyTile part = fused;
       part.x = tile_x;

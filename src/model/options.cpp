@@ -90,9 +90,36 @@ constexpr deck::Names<3> kActivations = {"relu", "gelu", "swiglu"};
 constexpr deck::Names<3> kPositions = {"sinusoidal", "learned", "rope"};
 constexpr deck::Names<4> kRopeScalings = {"none", "linear", "yarn", "llama3"};
 constexpr deck::Names<3> kInits = {"normal", "gpt2", "xavier"};
+constexpr deck::Names<2> kParametrizations = {"standard", "mup"};
 constexpr deck::Names<3> kRecomputes = {"none", "selective", "full"};
 
 constexpr double kMostParameters = 1e14;  // keeps byte counts within 64 bits
+
+// Checks the keys of muP.
+void CheckParametrization(const deck::Deck& deck, const Options& o) {
+  constexpr const char* kParametrization = "model.parametrization";
+  if (o.parametrization == Parametrization::kStandard) {
+    for (const char* key : {"model.mup_base", "model.mup_base_head_dim"}) {
+      if (!deck.Differs(key)) continue;
+      throw deck.Complain(key, "belongs to model.parametrization = mup",
+                          "Leave it out, or choose that parametrization.");
+    }
+    return;
+  }
+  if (o.mup_base == 0) {
+    throw deck.Complain(kParametrization, "mup needs model.mup_base",
+                        "Give the model.dim of the model whose learning rate you tuned.");
+  }
+  if (o.init == Init::kXavier || o.scale_embedding) {
+    throw deck.Complain(
+        kParametrization,
+        fmt::format("mup does not go together with {}, which scales with the "
+                    "width in a way of its own",
+                    o.scale_embedding ? "model.scale_embedding = yes" : "model.init = xavier"),
+        o.scale_embedding ? "Use model.scale_embedding = no and a larger model.init_deviation."
+                          : "Use model.init = normal or gpt2.");
+  }
+}
 
 // Checks what must divide what. asked: the options as the deck states them.
 void OptionsCheck(const deck::Deck& deck, const Options& asked, const Options& o) {
@@ -172,6 +199,17 @@ void BindTraining(deck::Keys keys, Options& o) {
               "projections divided by sqrt(2 layers); xavier: uniform, by fan-in and fan-out.")
       .Real("model.init_deviation", o.init_deviation, AtLeast(0), "",
             "Standard deviation for init = normal and gpt2.")
+      .Choice("model.parametrization", o.parametrization, kParametrizations,
+              "mup: the learning rate that is best for a narrow model is best for a wide one, too "
+              "(Yang et al. 2022). With m = model.dim / model.mup_base, matrices of the blocks "
+              "begin 1 / sqrt(m) as large and have 1 / m of the learning rate (muon: 1 / sqrt(m)) "
+              "and m times the decay, and logits are divided by m. adamw, lion and muon only.")
+      .Real("model.mup_base", o.mup_base, AtLeast(0), "features",
+            "mup: model.dim of the model whose learning rate was tuned; its ffn and heads are as "
+            "much smaller. 0: not given.")
+      .Real("model.mup_base_head_dim", o.mup_base_head_dim, AtLeast(0), "features",
+            "mup: the tuned model's head_dim. If this model's is larger, attention scores are "
+            "divided by head_dim / sqrt(this) instead of sqrt(head_dim). 0: the same.")
       .Integer("model.sampled_softmax", o.sampled_softmax, AtLeast(0), "words",
                "Train with a softmax over so many words: half of them the most frequent (the "
                "lowest ids), half drawn anew for each step, with weights that keep the sum's "
@@ -329,6 +367,7 @@ Options Read(const deck::Deck& deck) {
   if (o.Translates() && o.encoder_layers == 0) o.encoder_layers = o.layers;
   CheckKind(deck, o);
   OptionsCheck(deck, asked, o);
+  CheckParametrization(deck, o);
   return o;
 }
 
@@ -351,7 +390,17 @@ Options WithVocabulary(const Options& options, std::int64_t types, const deck::D
                       "Lower model.layers, model.dim, model.ffn or model.head_dim.");
 }
 
-// What follows from the options: number of parameters, operations, costs of parts.
+// What follows from the options: factors of muP, number of parameters, operations, costs of parts.
+
+double Options::WidthFactor() const {
+  return parametrization == Parametrization::kMup ? static_cast<double>(dim) / mup_base : 1;
+}
+
+double Options::ScoreDivisor() const {
+  if (mup_base_head_dim == 0) return 0;
+  const auto d = static_cast<double>(head_dim);
+  return std::sqrt(d * d / mup_base_head_dim);
+}
 
 namespace {
 

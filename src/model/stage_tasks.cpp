@@ -119,7 +119,8 @@ Workspace StageTasks::MakeWorkspace(device::Arena& arena) {
                                 .first_head = 0,
                                 .causal = true,
                                 .positions = pass.positions,
-                                .begins = plan_.document_mask ? &kSomeBegins : nullptr};
+                                .begins = plan_.document_mask ? &kSomeBegins : nullptr,
+                                .divisor = o.ScoreDivisor()};
   const std::int64_t widest = std::max({2 * o.dim, 2 * o.ffn, shape.Width()});
   if (pass.stream.OnGpu()) {
     // A library's scratch depends on the exact shape, so ask for this rank's heads. On the CPU, all
@@ -641,26 +642,34 @@ void StageTasks::Embed(const EmbeddingLayer& layer, const ResidualStream& stream
   pass.lives.scratch->Release(mark);
 }
 
+// What the head reads of this rank's rows, in memory of its own unless it is x: the final norm of
+// x, divided by the width's factor.
+Matrix StageTasks::HeadInput(const Pass& pass, const Matrix& x, NormLayer::Saved& norm) const {
+  const NormLayer* final_norm = network_.FinalNorm();
+  const double width = plan_.options.WidthFactor();
+  if (final_norm == nullptr && width == 1) return x;
+  if (final_norm != nullptr) final_norm->Allocate(pass, norm);
+  const Matrix input = pass.Allocate(pass.lives.scratch, pass.Rows().Size(), plan_.options.dim);
+  if (pass.Dry()) return input;
+  if (final_norm != nullptr) final_norm->Forward(pass, x, norm, input);
+  if (width != 1) kernels::Scale(pass.stream, final_norm != nullptr ? input : x, 1 / width, input);
+  return input;
+}
+
 // The final norm, then the head's losses or what a reader computes.
 void StageTasks::EvaluateHead(const Pass& pass, const Matrix& x) {
-  const NormLayer* final_norm = network_.FinalNorm();
   device::Arena* scratch = pass.lives.scratch;
   const std::int64_t mark = scratch->Mark();
-  const std::int64_t dim = plan_.options.dim;
   NormLayer::Saved norm;
-  Matrix normed = x;
-  if (final_norm != nullptr) {
-    final_norm->Allocate(pass, norm);
-    normed = pass.Allocate(scratch, pass.Rows().Size(), dim);
-  }
-  const Matrix full = pass.tensor->Sharded() ? pass.Allocate(scratch, pass.Tokens(), dim) : normed;
+  const Matrix input = HeadInput(pass, x, norm);
+  const Matrix full =
+      pass.tensor->Sharded() ? pass.Allocate(scratch, pass.Tokens(), plan_.options.dim) : input;
   if (!pass.Dry()) {
-    if (final_norm != nullptr) final_norm->Forward(pass, x, norm, normed);
-    pass.tensor->Gather(normed, full);
+    pass.tensor->Gather(input, full);
     if (reader_ != nullptr) {
       reader_->Read(pass, full);
     } else {
-      network_.Head().Loss(pass, full, 0, {});
+      network_.Head().Loss(pass, full, {}, {});
     }
   }
   scratch->Release(mark);
@@ -671,29 +680,27 @@ void StageTasks::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& d
   const NormLayer* final_norm = network_.FinalNorm();
   device::Arena* scratch = pass.lives.scratch;
   const std::int64_t mark = scratch->Mark();
-  const std::int64_t dim = plan_.options.dim, rows = pass.Rows().Size();
+  const std::int64_t dim = plan_.options.dim;
+  const device::Scope scope(
+      pass.Dry() ? nullptr : Trace(),
+      {.name = device::SliceName::kHead, .phase = device::Phase::kBackward, .queues = true});
   NormLayer::Saved norm;
-  Matrix normed = x, dnormed = dx;
-  if (final_norm != nullptr) {
-    final_norm->Allocate(pass, norm);
-    normed = pass.Allocate(scratch, rows, dim);
-    dnormed = pass.Allocate(scratch, rows, dim);
-  }
-  Matrix full = normed, dfull = dnormed;
+  const Matrix input = HeadInput(pass, x, norm);
+  const Matrix dinput =
+      final_norm == nullptr ? dx : pass.Allocate(scratch, pass.Rows().Size(), dim);
+  Matrix full = input, dfull = dinput;
   if (pass.tensor->Sharded()) {
     full = pass.Allocate(scratch, pass.Tokens(), dim);
     dfull = pass.Allocate(scratch, pass.Tokens(), dim);
   }
   if (!pass.Dry()) {
-    const device::Scope scope(
-        Trace(),
-        {.name = device::SliceName::kHead, .phase = device::Phase::kBackward, .queues = true});
-    if (final_norm != nullptr) final_norm->Forward(pass, x, norm, normed);
-    pass.tensor->Gather(normed, full);
-    network_.Head().Loss(pass, full, plan_.label_smoothing, dfull);
-    pass.tensor->Reduce(dfull, dnormed);
+    pass.tensor->Gather(input, full);
+    network_.Head().Loss(pass, full, {plan_.label_smoothing, plan_.z_loss}, dfull);
+    pass.tensor->Reduce(dfull, dinput);
+    const double width = plan_.options.WidthFactor();
+    if (width != 1) kernels::Scale(pass.stream, dinput, 1 / width, dinput);
     if (final_norm != nullptr) {
-      final_norm->Backward(pass, norm, {.dy = dnormed, .dx = dx});
+      final_norm->Backward(pass, norm, {.dy = dinput, .dx = dx});
     }
   }
   scratch->Release(mark);

@@ -52,7 +52,11 @@ void BindOptimizer(deck::Keys keys, OptimizerOptions& o) {
       .Real("optimizer.clip_norm", o.clip_norm, AtLeast(0), "",
             "Gradients with a larger global norm are scaled down to it. 0: never.")
       .Real("optimizer.label_smoothing", o.label_smoothing, HalfOpen(0, 1), "",
-            "Share of the target's probability spread over the vocabulary, in training only.");
+            "Share of the target's probability spread over the vocabulary, in training only.")
+      .Real("optimizer.z_loss", o.z_loss, AtLeast(0), "",
+            "Training also minimises this times (ln Z)^2, Z the sum of the exponentials of a "
+            "target's logits, which keeps logits from drifting (Chowdhery et al. 2022; 1e-4 is "
+            "usual). Losses are reported without it. 0: none.");
 }
 
 void BindSchedule(deck::Keys keys, ScheduleOptions& o) {
@@ -235,6 +239,26 @@ void DeclarePlan(deck::Schema& schema) { deck::Declare(schema, BindPlan); }
 
 PlanOptions ReadPlan(const deck::Deck& deck) { return deck::Read(deck, BindPlan); }
 
+// Rates and decays of the blocks' matrices with model.parametrization = mup; those of all else stay
+// as in the base model. Let a model be m times as wide. Updates of AdamW and Lion have the same
+// size in each element: added up over m times as many inputs, they must be 1 / m as large (Yang et
+// al. 2022, table 8). Muon's are orthogonal matrices times sqrt(max(rows, columns)), so they
+// already act on their inputs sqrt(m) times as strongly, and no more (the spectral condition of
+// Yang et al. 2023, arXiv:2310.17813). The product of rate and decay, by which weights shrink,
+// stays.
+static void ScaleRates(const deck::Deck& deck, const model::Options& model, OptimizerOptions& o) {
+  if (model.parametrization == model::Parametrization::kStandard) return;
+  if (o.kind == OptimizerKind::kSgd) {
+    throw deck.Complain("optimizer.kind", "sgd has no rates for model.parametrization = mup",
+                        "Use adamw, lion or muon, or model.parametrization = standard.");
+  }
+  const double m = model.WidthFactor();
+  const double slower = o.kind == OptimizerKind::kMuon ? std::sqrt(m) : m;
+  GroupOptions& matrices = o.groups.at(static_cast<std::size_t>(ParameterGroup::kMatrices));
+  matrices.rate /= slower;
+  matrices.decay = matrices.decay.value_or(o.weight_decay) * slower;
+}
+
 DeckOptions ReadAll(const deck::Deck& deck) {
   DeckOptions options{.machine = device::Read(deck),
                       .comm = comm::Read(deck),
@@ -244,6 +268,7 @@ DeckOptions ReadAll(const deck::Deck& deck) {
                       .optimizer = ReadOptimizer(deck),
                       .schedule = ReadSchedule(deck),
                       .plan = ReadPlan(deck)};
+  ScaleRates(deck, options.model, options.optimizer);
   const std::int64_t rows = options.model.asked_vocabulary;
   if (rows > 0) options.plan.vocabulary = rows;
   return options;

@@ -342,6 +342,7 @@ TrainingOptions MakeTrainingOptions(const Request& request, EvaluationPlan& layo
   model::CheckMicroBatches(request.deck, layout.model.pipeline, grid.data, share,
                            layout.model.micro_batch, grain);
   layout.model.label_smoothing = asked.optimizer.label_smoothing;
+  layout.model.z_loss = asked.optimizer.z_loss;
   const double epochs = asked.schedule.epochs;
   std::int64_t steps = request.steps;  // if the deck leaves them open
   std::optional<data::PairBatches::Options> batches;

@@ -103,7 +103,7 @@ void Whole(const Case& c, Tile& t) {
   };
   multiply(Form::kPlain, t.x, Form::kTransposed, t.weight, t.logits, false);
   if (c.method.loss) {
-    kernels::CrossEntropy(c.stream, t.logits, t.targets.data(), 0, c.method.gradients,
+    kernels::CrossEntropy(c.stream, t.logits, t.targets.data(), {}, c.method.gradients,
                           t.losses.data());
   }
   if (!c.method.gradients) return;

@@ -107,6 +107,7 @@ struct AttentionShape {
   std::vector<std::int32_t> begins = {};       // [B * T] of documents, which do not see each other
   std::int64_t keys = 0;                       // rows of keys of a sequence; 0: T
   std::vector<std::int32_t> key_lengths = {};  // [B] of keys that are no padding; none: all
+  double divisor = 0;                          // of scores; 0: sqrt(head_dim)
 
   std::int64_t Keys() const { return keys > 0 ? keys : length; }
 };
@@ -120,14 +121,21 @@ AttentionGradients AttentionBackward(const AttentionShape& shape, const Array& q
                                      const Array& key, const Array& value,
                                      const Array& output_gradient);
 
+// What a loss has beside the cross entropy; a number alone is the smoothing.
+struct LossTerms {
+  LossTerms(double share = 0, double factor = 0) : smoothing(share), z(factor) {}  // NOLINT
+  double smoothing;                                                                // of labels
+  double z;  // factor of (ln Z)^2, which gradients know and the sum of losses does not
+};
 struct LossResult {
-  double sum = 0;  // nats, over valid targets
+  double sum = 0;        // nats, over valid targets
+  double objective = 0;  // what the gradient differentiates: with the terms of z
   std::int64_t valid = 0;
-  Array gradient;  // of the sum, [tokens, vocabulary]
+  Array gradient;  // of the objective, [tokens, vocabulary]
 };
 // logits: [tokens, vocabulary]; target -1: no loss, no gradient.
 LossResult CrossEntropy(const Array& logits, const std::vector<std::int32_t>& targets,
-                        double label_smoothing);
+                        const LossTerms& terms);
 
 // The whole Transformer in fp64, forward and backward, from the mathematics alone: one process, no
 // parallelism, nothing of src/. The model's losses, logits and gradients are compared with it.
@@ -151,16 +159,18 @@ data::Entry RandomBatch(std::int64_t vocabulary, std::int64_t sequences, std::in
 
 struct ReferenceResult {
   double loss_sum = 0;         // nats, over valid targets
+  double objective = 0;        // with the terms of z
   std::int64_t valid = 0;      // number of valid targets
-  Parameters gradients;        // of loss_sum, one for each parameter
+  Parameters gradients;        // of the objective, one for each parameter
   std::vector<double> logits;  // [B * T, vocabulary]
   std::vector<bool> relu_on;   // every ReLU's side: a finite difference must not cross a kink
+  std::vector<std::vector<double>> blocks;  // output of each block, [B * T, dim]
 };
 
 // training: dropout on (keyed by seed). Throws std::out_of_range for a missing parameter and
 // std::invalid_argument for one of a wrong size.
 ReferenceResult RunReference(const model::Options& options, const Parameters& parameters,
-                             const data::Entry& batch, std::uint32_t seed, double label_smoothing,
+                             const data::Entry& batch, std::uint32_t seed, const LossTerms& terms,
                              bool training, bool causal = true);
 
 // Training steps of the plain reference model in fp64: AdamW with clipping, as the papers write

@@ -227,10 +227,10 @@ Array DropWeight(double probability, std::uint32_t seed, std::int64_t step, std:
 }
 
 LossResult CrossEntropy(const Array& logits, const std::vector<std::int32_t>& targets,
-                        double label_smoothing) {
+                        const LossTerms& terms) {
   LossResult result;
   result.gradient = Array(logits.rows, logits.columns);
-  const double share = label_smoothing / static_cast<double>(logits.columns);
+  const double share = terms.smoothing / static_cast<double>(logits.columns);
   for (std::int64_t i = 0; i < logits.rows; ++i) {
     const std::int32_t target = targets.at(static_cast<std::size_t>(i));
     if (target < 0) continue;
@@ -241,11 +241,13 @@ LossResult CrossEntropy(const Array& logits, const std::vector<std::int32_t>& ta
     const double log_sum = largest + std::log(sum);
     for (std::int64_t v = 0; v < logits.columns; ++v) {
       const double log_probability = logits(i, v) - log_sum;
-      const double wanted = share + (v == target ? 1 - label_smoothing : 0);
+      const double wanted = share + (v == target ? 1 - terms.smoothing : 0);
       result.sum -= wanted * log_probability;
-      result.gradient(i, v) = std::exp(log_probability) - wanted;
+      result.gradient(i, v) = std::exp(log_probability) * (1 + 2 * terms.z * log_sum) - wanted;
     }
+    result.objective += terms.z * log_sum * log_sum;
   }
+  result.objective += result.sum;
   return result;
 }
 
@@ -304,7 +306,11 @@ void ForEachSite(const AttentionShape& shape, Visit visit) {
   }
 }
 
-// softmax over the visible keys of q.k / sqrt(head_dim)
+double Divisor(const AttentionShape& shape) {
+  return shape.divisor > 0 ? shape.divisor : std::sqrt(static_cast<double>(shape.head_dim));
+}
+
+// softmax over the visible keys of q.k / divisor
 std::vector<double> Weights(const AttentionShape& shape, const Site& site, const Array& query,
                             const Array& key) {
   std::vector<double> weights(static_cast<std::size_t>(site.keys));
@@ -314,7 +320,7 @@ std::vector<double> Weights(const AttentionShape& shape, const Site& site, const
       score +=
           query(site.row, site.query_column + d) * key(site.first_key_row + s, site.kv_column + d);
     }
-    weights[static_cast<std::size_t>(s)] = score / std::sqrt(static_cast<double>(shape.head_dim));
+    weights[static_cast<std::size_t>(s)] = score / Divisor(shape);
   }
   if (weights.empty()) return weights;
   const double largest = *std::max_element(weights.begin(), weights.end());
@@ -364,7 +370,7 @@ AttentionGradients AttentionBackward(const AttentionShape& shape, const Array& q
                                      const Array& output_gradient) {
   AttentionGradients result{Array(query.rows, query.columns), Array(key.rows, key.columns),
                             Array(value.rows, value.columns)};
-  const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
+  const double scale = 1 / Divisor(shape);
   ForEachSite(shape, [&](const Site& site) {
     const std::vector<double> weights = Weights(shape, site, query, key);
     const std::vector<double> factors = Factors(shape, site);

@@ -41,24 +41,28 @@ class Reference {
     saved_.resize(static_cast<std::size_t>(options.layers));
   }
 
-  ReferenceResult Run(double label_smoothing) {
+  ReferenceResult Run(const LossTerms& terms) {
     Array x = Embed();
-    for (std::int64_t layer = 0; layer < options_.layers; ++layer) x = BlockForward(layer, x);
-    const Array normed = PreNorm() ? NormOf("norm", x) : x;
+    ReferenceResult result;
+    for (std::int64_t layer = 0; layer < options_.layers; ++layer) {
+      x = BlockForward(layer, x);
+      result.blocks.push_back(x.values);
+    }
+    const Array normed = OverWidth(PreNorm() ? NormOf("norm", x) : x);
     const Array& head = weights_.at(HeadName());
     const Array logits = Multiply(normed, Transpose(head));
-    const LossResult loss = CrossEntropy(Sampled(logits), batch_.targets, label_smoothing);
+    const LossResult loss = CrossEntropy(Sampled(logits), batch_.targets, terms);
 
     Accumulate(HeadName(), Multiply(Transpose(loss.gradient), normed));
-    Array gradient = Multiply(loss.gradient, head);
+    Array gradient = OverWidth(Multiply(loss.gradient, head));
     if (PreNorm()) gradient = NormGradient("norm", x, gradient);
     for (std::int64_t layer = options_.layers; layer-- > 0;) {
       gradient = BlockBackward(layer, gradient);
     }
     EmbedBackward(gradient);
 
-    ReferenceResult result;
     result.loss_sum = loss.sum;
+    result.objective = loss.objective;
     result.valid = loss.valid;
     result.logits = logits.values;
     result.relu_on = relu_on_;
@@ -67,6 +71,13 @@ class Reference {
   }
 
  private:
+  // Logits of muP are divided by how many times the model is wider than its base.
+  Array OverWidth(Array x) const {
+    if (options_.parametrization != model::Parametrization::kMup) return x;
+    for (double& value : x.values) value *= options_.mup_base / static_cast<double>(options_.dim);
+    return x;
+  }
+
   // What a sampled softmax makes of the logits: ln(1 / probability) is added to those of the words
   // that the step looks at, and other words are gone; a row's target stays as it is.
   Array Sampled(const Array& logits) const {
@@ -253,16 +264,21 @@ class Reference {
   }
 
   AttentionShape Shape(std::int64_t layer) const {
-    return {options_.heads,
-            options_.kv_heads,
-            options_.head_dim,
-            batch_.length,
-            causal_,
-            training_ ? options_.attention_dropout : 0,
-            seed_,
-            layer,
-            batch_.ordinals,
-            batch_.begins};
+    AttentionShape shape{options_.heads,
+                         options_.kv_heads,
+                         options_.head_dim,
+                         batch_.length,
+                         causal_,
+                         training_ ? options_.attention_dropout : 0,
+                         seed_,
+                         layer,
+                         batch_.ordinals,
+                         batch_.begins};
+    if (options_.mup_base_head_dim > 0) {
+      shape.divisor =
+          static_cast<double>(options_.head_dim) / std::sqrt(options_.mup_base_head_dim);
+    }
+    return shape;
   }
   Array Rotated(const Array& x, double direction) const {
     if (options_.position != model::Position::kRope) return x;
@@ -376,9 +392,9 @@ class Reference {
 }  // namespace
 
 ReferenceResult RunReference(const model::Options& options, const Parameters& parameters,
-                             const data::Entry& batch, std::uint32_t seed, double label_smoothing,
+                             const data::Entry& batch, std::uint32_t seed, const LossTerms& terms,
                              bool training, bool causal) {
-  return Reference(options, parameters, batch, seed, training, causal).Run(label_smoothing);
+  return Reference(options, parameters, batch, seed, training, causal).Run(terms);
 }
 
 // Names, shapes and random values of parameters and batches for the plain reference.
@@ -477,8 +493,8 @@ ReferenceTraining::ReferenceTraining(const model::Options& options,
 
 double ReferenceTraining::Step(const data::Entry& batch, double learning_rate) {
   ++step_;
-  const ReferenceResult result =
-      RunReference(options_, values_, batch, seed_, optimizer_.label_smoothing, true);
+  const ReferenceResult result = RunReference(
+      options_, values_, batch, seed_, {optimizer_.label_smoothing, optimizer_.z_loss}, true);
   const auto count = static_cast<double>(result.valid);
   double squares = 0;  // of the mean's gradient
   for (const auto& [name, gradient] : result.gradients) {

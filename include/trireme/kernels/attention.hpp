@@ -2,6 +2,7 @@
 // keys at a time (ring attention), and over a cache (generation). Rotary positions.
 #pragma once
 
+#include <cmath>
 #include <span>
 
 #include "trireme/base/partition.hpp"
@@ -24,8 +25,12 @@ struct AttentionShape {
   // [sequences] in the stream's memory: number of keys of each sequence. Later positions are
   // padding: they are not attended to or read, and their gradients become 0. Null: no padding.
   const std::int32_t* key_lengths = nullptr;
+  double divisor = 0;  // of the scores; 0: sqrt(head_dim)
 
   std::int64_t Width() const { return (heads + 2 * kv_heads) * head_dim; }  // columns of qkv
+  double Divisor() const {
+    return divisor > 0 ? divisor : std::sqrt(static_cast<double>(head_dim));
+  }
 };
 
 // AttentionForward and AttentionBackward attend within whole sequences and do not read
@@ -40,7 +45,7 @@ struct AttentionShape {
 extern const Kernel<std::int64_t(const AttentionShape& shape, Dtype dtype, bool dropout)>
     AttentionScratch;
 
-// out = dropout(softmax(q k^T / sqrt(head_dim))) v, per head.
+// out = dropout(softmax(q k^T / shape.Divisor())) v, per head.
 //   qkv      [rows, Width()], all queries, then keys, then values
 //   out      [rows, heads * head_dim], overwritten
 //   lse      [rows, heads], overwritten: log-sum-exp of the scaled scores, for the backward pass
@@ -174,7 +179,7 @@ extern const Kernel<void(const AttentionShape& shape, const SlotCopy& copy,
                          const KeyValueCache& cache)>
     CopyKeyValues;
 
-// out = softmax(q k^T / sqrt(head_dim)) v: each query attends to the cached positions up to and
+// out = softmax(q k^T / shape.Divisor()) v: each query attends to the cached positions up to and
 // including its own, which KeepKeyValues must have stored before. qkv: [rows, shape.Width()], of
 // which only the queries are read, or a matrix of the queries alone; out: [rows, heads * head_dim],
 // overwritten. On the CPU the bits are those of AttentionForward on the whole sequence.

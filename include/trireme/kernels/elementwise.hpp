@@ -98,6 +98,9 @@ extern const Kernel<void(const Matrix& x, const Matrix& y)> Copy;
 // y += x, element by element. [rows, columns].
 extern const Kernel<void(const Matrix& x, const Matrix& y)> Add;
 
+// y = factor x, element by element; y may be x. [rows, columns].
+extern const Kernel<void(const Matrix& x, double factor, const Matrix& y)> Scale;
+
 enum class ActivationKind { kRelu, kGelu, kSwiglu };
 
 // pre += bias (unless Empty()), then out = dropout(act(pre)). out: [rows, ffn], overwritten.

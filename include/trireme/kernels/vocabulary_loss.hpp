@@ -15,13 +15,23 @@ namespace trireme::kernels {
 
 // Softmax and cross-entropy on a tile of logits.
 
+// What a training loss is beside the cross entropy. With Z = sum_v exp(logits[v]), z adds z (ln
+// Z)^2 to what is differentiated, not to `losses`; it keeps ln Z near 0 (Chowdhery et al. 2022,
+// section 5).
+struct LossTerms {
+  double smoothing = 0;  // share of the target's probability spread over the vocabulary
+  double z = 0;
+  // What z adds to the factor of p in the gradient: d z (ln Z)^2 / d logit = 2 z ln Z p.
+  double Ahead(double log_sum) const { return 2 * z * log_sum; }
+};
+
 // losses[r] = -(1 - e) ln p[target] - e / V sum_v ln p[v], with p = softmax(logits[r]) and e =
-// smoothing; 0 for masked rows (targets[r] < 0).
-//   logits   [rows, vocabulary]; overwritten: with `gradient` by d losses[r] / d logits
-//            (0 if masked), without it by scratch values
+// terms.smoothing; 0 for masked rows (targets[r] < 0).
+//   logits   [rows, vocabulary]; overwritten: with `gradient` by d (losses[r] + z (ln Z)^2) /
+//            d logits (0 if masked), without it by scratch values
 //   targets  [rows]
 //   losses   [rows], nats, overwritten
-extern const Kernel<void(const Matrix& logits, const std::int32_t* targets, double smoothing,
+extern const Kernel<void(const Matrix& logits, const std::int32_t* targets, const LossTerms& terms,
                          bool gradient, double* losses)>
     CrossEntropy;
 
@@ -44,7 +54,7 @@ extern const Kernel<void(const Matrix& logits, const std::int32_t* targets, std:
 //   targets     [rows], global ids; < 0: masked
 //   losses      [rows], nats, overwritten
 extern const Kernel<void(const Matrix& logits, const std::int32_t* targets, std::int32_t first,
-                         std::int64_t vocabulary, double smoothing, bool gradient,
+                         std::int64_t vocabulary, const LossTerms& terms, bool gradient,
                          const double* statistics, int parts, int part, double* losses)>
     CrossEntropySlice;
 
@@ -55,7 +65,7 @@ struct VocabularyTile {
   const std::int32_t* targets = nullptr;  // [rows], global; < 0: masked
   std::int32_t first = 0;
   std::int64_t vocabulary = 0;  // number of tokens of all slices together
-  double smoothing = 0;
+  LossTerms terms = {};
   bool gradient = false;  // whether VocabularyGradient will follow
   // [slice], added to the logits of all tokens but a row's target; null: nothing. Only on the CPU.
   const double* offsets = nullptr;

@@ -42,7 +42,7 @@ class QueryKeyStep {
 std::vector<std::unique_ptr<QueryKeyStep>> MakeQueryKeySteps(const ParameterPlace& place,
                                                              const std::string& name);
 
-// y = softmax(q k^T / sqrt(d)) v W_o. A tensor rank holds a slice of the heads.
+// y = softmax(q k^T / divisor) v W_o. A tensor rank holds a slice of the heads.
 class AttentionLayer : public SubLayer {
  public:
   AttentionLayer(const ParameterPlace& place, const std::string& name, std::uint32_t layer);
@@ -90,6 +90,7 @@ class AttentionLayer : public SubLayer {
 
   std::int64_t dim_, all_heads_, all_kv_heads_;            // global
   std::int64_t heads_, kv_heads_, head_dim_, first_head_;  // of this rank
+  double divisor_;                                         // of scores; 0: sqrt(head_dim)
   double dropout_;
   std::uint32_t layer_;
   std::vector<std::unique_ptr<QueryKeyStep>> steps_;
@@ -101,7 +102,7 @@ class AttentionLayer : public SubLayer {
 
 // Cross-attention of the decoder to the encoder's output (Vaswani et al. 2017, section 3.2.3).
 
-// y = softmax(q k^T / sqrt(d)) v W_o, with q from the decoder's stream, k and v from the encoder's
+// y = softmax(q k^T / divisor) v W_o, with q from the decoder's stream, k and v from the encoder's
 // output `memory` without its padding. Uses no positions. A tensor rank holds a slice of the heads.
 class CrossAttentionLayer : public SubLayer {
  public:
@@ -149,6 +150,7 @@ class CrossAttentionLayer : public SubLayer {
 
   std::int64_t dim_, all_heads_, all_kv_heads_;            // global
   std::int64_t heads_, kv_heads_, head_dim_, first_head_;  // of this rank
+  double divisor_;                                         // of scores; 0: sqrt(head_dim)
   double dropout_;
   std::uint32_t layer_;
   ParameterId query_weight_, key_weight_;  // value is adjacent to key

@@ -52,7 +52,8 @@ class HeadLayer {
   // Queues the computation of the targets' losses, nats, to pass.losses: one per token, 0 if
   // masked, the same on every tensor rank. x, dx: [tokens, dim]. dx is overwritten (partial sums),
   // and the weight's gradient accumulated; if dx is Empty(), no gradient is computed.
-  void Loss(const Pass& pass, const Matrix& x, double smoothing, const Matrix& dx) const;
+  void Loss(const Pass& pass, const Matrix& x, const kernels::LossTerms& terms,
+            const Matrix& dx) const;
   // logits = x W^T for this rank's slice of the vocabulary; overwritten.
   void Logits(const Pass& pass, const Matrix& x, const Matrix& logits) const;
   // The same for few rows of a pass that uses a cache, limited by reading the weight. Each row of
@@ -73,10 +74,10 @@ class HeadLayer {
   Matrix WeightSlice(const Pass& pass, int slice) const;
   void TileLogits(const Pass& pass, const Matrix& x) const;
   // Canonical: computes a tile's losses. gradient: also replaces its logits by their gradients.
-  void TileLoss(const Pass& pass, std::int64_t rows, std::int64_t first_row, double smoothing,
-                bool gradient, double* losses) const;
-  void CanonicalTile(const Pass& pass, const Matrix& x, std::int64_t first_row, double smoothing,
-                     double* losses, const Matrix& dx) const;
+  void TileLoss(const Pass& pass, std::int64_t rows, std::int64_t first_row,
+                const kernels::LossTerms& terms, bool gradient, double* losses) const;
+  void CanonicalTile(const Pass& pass, const Matrix& x, std::int64_t first_row,
+                     const kernels::LossTerms& terms, double* losses, const Matrix& dx) const;
   // tile: weight and targets are set. dweight: [slice, dim], added to.
   void FusedTile(const Pass& pass, kernels::VocabularyTile tile, double* losses, const Matrix& dx,
                  const Matrix& dweight) const;

@@ -18,6 +18,7 @@ enum class Activation { kRelu, kGelu, kSwiglu };  // kGelu: the tanh form
 enum class Position { kSinusoidal, kLearned, kRope };
 enum class RopeScaling { kNone, kLinear, kYarn, kLlama3 };  // see RopeAnglesOf
 enum class Init { kNormal, kGpt2, kXavier };
+enum class Parametrization { kStandard, kMup };
 // What the backward pass recomputes instead of keeping. kSelective: norms and activations, no
 // products (after Korthikanti et al. 2022). kFull: all but each block's input (Chen et al. 2016).
 enum class Recompute { kNone, kSelective, kFull };
@@ -69,12 +70,22 @@ struct Options {
   double layer_dropout = 0;      // residual branches of the last block, of a window together
   Init init = Init::kNormal;
   double init_deviation = 0.02;  // standard deviation of kNormal and kGpt2
+  Parametrization parametrization = Parametrization::kStandard;
+  double mup_base = 0;           // dim of the model whose rates serve this one; kMup only
+  double mup_base_head_dim = 0;  // its head_dim; 0: this model's
   Recompute recompute = Recompute::kNone;
   // Words over which the training loss takes its softmax (SampledWords); 0: the whole vocabulary.
   std::int64_t sampled_softmax = 0;
 
   bool Translates() const { return kind == Kind::kEncoderDecoder; }
   int Streams() const { return Translates() ? 2 : 1; }  // residual streams, one per stack of blocks
+  // The maximal update parametrization (muP; Yang et al. 2022, arXiv:2203.03466, table 8). How many
+  // times wider than the base model, m: matrices of the blocks begin 1 / sqrt(m) as large, their
+  // updates are 1 / m as large (train::ReadAll), and logits are divided by m. 1 without muP.
+  double WidthFactor() const;
+  // Attention scores are divided by this, or by sqrt(head_dim) if it is 0: it grows with head_dim,
+  // and is sqrt(head_dim) at mup_base_head_dim.
+  double ScoreDivisor() const;
   // Blocks of encoder and decoder, numbered together, the encoder's first.
   std::int64_t Blocks() const { return encoder_layers + layers; }
   // Rows of the source texts' own token table; 0: there is none.

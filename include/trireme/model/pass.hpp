@@ -265,6 +265,10 @@ inline kernels::ParameterId AddSlice(const ParameterPlace& place, kernels::Param
                                      Part part, int copies = 1,
                                      kernels::GradientSum sum = kernels::GradientSum::kNone) {
   const std::int64_t row = kernels::ElementCount(parameter.shape) / parameter.shape[0];
+  const std::vector<kernels::Unit>& units = place.parameters.Units();
+  if (parameter.decay && !units.empty() && units.back().block) {  // a matrix of a block
+    parameter.initialiser.scale /= std::sqrt(place.options.WidthFactor());
+  }
   parameter.begin = place.held ? part.begin * row : 0;
   parameter.end = place.held ? part.end * row : 0;
   if (place.held) {

@@ -51,6 +51,7 @@ struct ModelPlan {
   // Entries per micro-batch of the schedule; more than one if each is a canonical leaf.
   int leaves = 1;
   double label_smoothing = 0;
+  double z_loss = 0;  // LossTerms::z
   // Sequences with cached keys and values; 0: none. Needs a single context rank and leaves = 1.
   std::int64_t cache_slots = 0;
   // Keep a second copy of the weights for products with few rows (kernels::PackedWeights). Only on

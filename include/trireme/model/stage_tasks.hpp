@@ -250,6 +250,7 @@ class StageTasks : public parallel::StageWork {
                      const Matrix& dx) const;
   void RecomputeBlock(const Pass& pass, const Block& block, Block::Saved& saved) const;
   void BackwardWeight(TaskEntries& entries, int chunk, bool report);
+  Matrix HeadInput(const Pass& pass, const Matrix& x, NormLayer::Saved& norm) const;
   void EvaluateHead(const Pass& pass, const Matrix& x);
   void HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) const;
 

@@ -42,6 +42,7 @@ struct OptimizerOptions {
   std::int64_t average_from = 0;  // steps whose weights it leaves out
   double clip_norm = 1;           // 0: no clipping
   double label_smoothing = 0;
+  double z_loss = 0;  // factor of (ln Z)^2 in what is minimised
 };
 
 struct ScheduleOptions {
@@ -109,8 +110,9 @@ void DeclarePlan(deck::Schema& schema);  // [plan]
 
 PlanOptions ReadPlan(const deck::Deck& deck);
 
-// Reads all sections of DeckOptions. InputError with the deck's line if values contradict each
-// other.
+// Reads all sections of DeckOptions; the optimizer's groups get the factors that
+// model.parametrization = mup has for the width. InputError with the deck's line if values
+// contradict each other.
 DeckOptions ReadAll(const deck::Deck& deck);
 
 }  // namespace trireme::train

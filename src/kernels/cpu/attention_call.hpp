@@ -27,7 +27,7 @@ struct AttentionVisible {
   std::int64_t first, step, keys;
 };
 
-// Logarithms and exponentials have base 2: packed keys include the factor log2(e) / sqrt(head_dim),
+// Logarithms and exponentials have base 2: packed keys include the factor log2(e) / Divisor(),
 // so that scores are exponents of 2. Strides are in elements. No function allocates memory or reads
 // beyond the padding.
 template <typename T>
@@ -306,9 +306,7 @@ AttentionRows<T> PackedRows(const AttentionCall& call, const AttentionRows<T>& f
 
 inline constexpr double kLog2E = 1.44269504088896340736;
 
-inline double AttentionScale(const AttentionShape& shape) {
-  return 1 / std::sqrt(static_cast<double>(shape.head_dim));
-}
+inline double AttentionScale(const AttentionShape& shape) { return 1 / shape.Divisor(); }
 
 // Factor of packed keys that makes scores exponents of 2.
 template <typename T>

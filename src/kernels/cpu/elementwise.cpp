@@ -39,6 +39,13 @@ void cpu::Add(const device::Stream& stream, const Matrix& x, const Matrix& y) {
   });
 }
 
+void cpu::Scale(const device::Stream& stream, const Matrix& x, double factor, const Matrix& y) {
+  EachRow(stream, x.dtype, x.rows, [&](auto zero, std::int64_t row) {
+    using T = decltype(zero);
+    rows::Affine(RowOf<T>(x, row), T(factor), T(0), RowOf<T>(y, row), x.columns);
+  });
+}
+
 void cpu::ResidualForward(const device::Stream& stream, const Matrix& residual,
                           const Matrix& branch, const Matrix& bias, const Dropout& dropout,
                           const Matrix& out) {

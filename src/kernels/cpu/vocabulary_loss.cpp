@@ -1,10 +1,10 @@
 // The vocabulary head with its loss. Each thread has a part of the slice and goes through it in
 // blocks, relative to the largest logit of a row so far, like blockwise attention (Dao et al.
 // 2022). Let e = exp(logit - reference), but 0 for the target; s = sum of exp(logit) over the
-// vocabulary; and a row's pull = p[target] - (1 - smoothing):
+// vocabulary; f = 1 + 2 z ln s; and a row's pull = f p[target] - (1 - smoothing):
 //   VocabularyStatistics  e = exp(x W_b^T - reference), kept;  sums = sums exp(old - new) + e W_b
-//   VocabularyGradient    dW_b += e^T (x exp(reference - ln s)), and pull x in the targets' rows
-//                         dx = sums exp(reference - ln s) + pull W[target]
+//   VocabularyGradient    dW_b += e^T (x f exp(reference - ln s)), and pull x in the targets' rows
+//                         dx = sums f exp(reference - ln s) + pull W[target]
 // So only products follow the exponentials. Smoothing also adds -smoothing / V times the sum of W's
 // rows to dx, and -smoothing / V times the sum of x's rows to dW.
 #include "trireme/kernels/vocabulary_loss.hpp"
@@ -110,7 +110,7 @@ class VocabularyCut {
 struct VocabularyLayout {
   std::int64_t statistics = 0;  // fp64 [parts, rows, 4]
   std::int64_t log_sums = 0;    // fp64 [rows]: ln of the sum of exp(logit)
-  std::int64_t pulls = 0;       // fp64 [rows]: p[target] - (1 - smoothing)
+  std::int64_t pulls = 0;       // fp64 [rows]: f p[target] - (1 - smoothing)
   std::int64_t references =
       0;  // [parts, blocks, rows]: the logit to which a block's exponentials are relative
   std::int64_t sums = 0;    // [parts, rows, dim]: exponentials times W
@@ -179,19 +179,21 @@ void RowGradient(T* logits, std::int64_t n, std::int64_t at, double factor, doub
   if (at >= 0 && at < n) logits[at] -= static_cast<T>(1 - smoothing);
 }
 
-// Returns the loss of one row; with `gradient`, logits become p - (1 - e) onehot - e / V.
+// Returns the loss of one row; with `gradient`, logits become its gradient.
 template <typename T>
-double RowLoss(T* logits, std::int64_t n, std::int32_t target, double smoothing, bool gradient) {
+double RowLoss(T* logits, std::int64_t n, std::int32_t target, const LossTerms& terms,
+               bool gradient) {
   if (target < 0) {
     if (gradient) std::fill_n(logits, n, T(0));
     return 0;
   }
   const T picked = logits[target];
+  const double smoothing = terms.smoothing;
   const double mean = smoothing > 0 ? rows::Sum(logits, n) / static_cast<double>(n) : 0;
   const T top = rows::Max(logits, n);
   const double sum = rows::ExpSum(logits, n, T(1), top);
   const double log_sum = static_cast<double>(top) + std::log(sum);
-  if (gradient) RowGradient(logits, n, target, 1 / sum, smoothing, n);
+  if (gradient) RowGradient(logits, n, target, (1 + terms.Ahead(log_sum)) / sum, smoothing, n);
   return log_sum - (1 - smoothing) * static_cast<double>(picked) - smoothing * mean;
 }
 
@@ -209,11 +211,11 @@ Statistics RowStatistics(T* logits, std::int64_t n, std::int64_t at) {
 }  // namespace
 
 void cpu::CrossEntropy(const device::Stream& stream, const Matrix& logits,
-                       const std::int32_t* targets, double smoothing, bool gradient,
+                       const std::int32_t* targets, const LossTerms& terms, bool gradient,
                        double* losses) {
   EachRow(stream, logits.dtype, logits.rows, [&](auto zero, std::int64_t row) {
-    losses[row] = RowLoss(RowOf<decltype(zero)>(logits, row), logits.columns, targets[row],
-                          smoothing, gradient);
+    losses[row] =
+        RowLoss(RowOf<decltype(zero)>(logits, row), logits.columns, targets[row], terms, gradient);
   });
 }
 
@@ -230,7 +232,7 @@ void cpu::SoftmaxStatistics(const device::Stream& stream, const Matrix& logits,
 
 void cpu::CrossEntropySlice(const device::Stream& stream, const Matrix& logits,
                             const std::int32_t* targets, std::int32_t first,
-                            std::int64_t vocabulary, double smoothing, bool gradient,
+                            std::int64_t vocabulary, const LossTerms& terms, bool gradient,
                             const double* statistics, int parts, int part, double* losses) {
   EachRow(stream, logits.dtype, logits.rows, [&](auto zero, std::int64_t row) {
     using T = decltype(zero);
@@ -241,11 +243,11 @@ void cpu::CrossEntropySlice(const device::Stream& stream, const Matrix& logits,
       return;
     }
     const Statistics s = Combine(statistics, logits.rows, row, parts);
-    losses[row] = s.Loss(smoothing, vocabulary);
+    losses[row] = s.Loss(terms.smoothing, vocabulary);
     if (!gradient) return;
     const double top = statistics[(part * logits.rows + row) * kSoftmaxStatistics];
-    RowGradient(slice, logits.columns, targets[row] - first, std::exp(top - s.top) / s.sum,
-                smoothing, vocabulary);
+    const double factor = (1 + terms.Ahead(s.LogSum())) * (std::exp(top - s.top) / s.sum);
+    RowGradient(slice, logits.columns, targets[row] - first, factor, terms.smoothing, vocabulary);
   });
 }
 
@@ -301,6 +303,12 @@ class Work {
   void InputGradient(std::int64_t row, T* dx) const;
 
  private:
+  // Factor of a row's exponentials relative to `reference` in the gradient: f exp(reference - ln
+  // s).
+  double Factor(double reference, std::int64_t row) const {
+    const double log_sum = Doubles(layout_.log_sums)[row];
+    return (1 + tile_.terms.Ahead(log_sum)) * std::exp(reference - log_sum);
+  }
   double* Doubles(std::int64_t at) const { return reinterpret_cast<double*>(scratch_ + at); }
   T* References(std::int64_t block) const {
     return scratch_ + layout_.references + block * tile_.x.rows;
@@ -388,7 +396,7 @@ void Work<T>::Forward(int part) const {
     if (tile_.gradient) {
       MatrixMultiply(stream_, Form::kPlain, exps, Form::kPlain, weight, sums, !first);
       if (first) std::fill_n(Totals(part), weight.columns, T(0));
-      for (std::int64_t v = 0; v < weight.rows && tile_.smoothing > 0; ++v) {
+      for (std::int64_t v = 0; v < weight.rows && tile_.terms.smoothing > 0; ++v) {
         rows::Axpy(T(1), RowOf<T>(weight, v), Totals(part), weight.columns);
       }
     }
@@ -404,10 +412,13 @@ void Work<T>::Weigh(const double* statistics, int parts) const {
   for (std::int64_t row = 0; row < tile_.x.rows; ++row) {
     if (tile_.targets[row] < 0) continue;
     const Statistics whole = Combine(statistics, tile_.x.rows, row, parts);
-    Doubles(layout_.log_sums)[row] = whole.LogSum();
+    const double log_sum = whole.LogSum();
+    Doubles(layout_.log_sums)[row] = log_sum;
     // expm1 keeps the small remainder when the target is nearly certain (p close to 1).
-    Doubles(layout_.pulls)[row] = std::expm1(whole.picked - whole.LogSum()) + tile_.smoothing;
-    if (tile_.smoothing > 0) rows::Axpy(T(1), RowOf<T>(tile_.x, row), total, dim);
+    const double less = std::expm1(whole.picked - log_sum);
+    Doubles(layout_.pulls)[row] =
+        less + tile_.terms.smoothing + tile_.terms.Ahead(log_sum) * (1 + less);
+    if (tile_.terms.smoothing > 0) rows::Axpy(T(1), RowOf<T>(tile_.x, row), total, dim);
   }
 }
 
@@ -424,8 +435,7 @@ void Work<T>::WeightGradient(int part, const Matrix& dweight) const {
         std::fill_n(RowOf<T>(scaled, row), dim, T(0));
         continue;
       }
-      const double log_sum = Doubles(layout_.log_sums)[row];
-      const double factor = std::exp(static_cast<double>(references[row]) - log_sum);
+      const double factor = Factor(static_cast<double>(references[row]), row);
       rows::Affine(RowOf<T>(tile_.x, row), static_cast<T>(factor), T(0), RowOf<T>(scaled, row),
                    dim);
     }
@@ -440,8 +450,8 @@ void Work<T>::WeightGradient(int part, const Matrix& dweight) const {
     const double pull = Doubles(layout_.pulls)[row];
     rows::Axpy(static_cast<T>(pull), RowOf<T>(tile_.x, row), RowOf<T>(dweight, at), dim);
   }
-  if (tile_.smoothing == 0) return;
-  const double uniform = tile_.smoothing / static_cast<double>(tile_.vocabulary);
+  if (tile_.terms.smoothing == 0) return;
+  const double uniform = tile_.terms.smoothing / static_cast<double>(tile_.vocabulary);
   for (std::int64_t at = columns.begin; at < columns.end; ++at) {
     rows::Axpy(static_cast<T>(-uniform), Totals(Parts()), RowOf<T>(dweight, at), dim);
   }
@@ -452,12 +462,11 @@ void Work<T>::InputGradient(std::int64_t row, T* dx) const {
   const std::int64_t dim = tile_.x.columns;
   std::fill_n(dx, dim, T(0));
   if (tile_.targets[row] < 0) return;
-  const double uniform = tile_.smoothing / static_cast<double>(tile_.vocabulary);
+  const double uniform = tile_.terms.smoothing / static_cast<double>(tile_.vocabulary);
   for (int part = 0; part < Parts(); ++part) {
-    const double top = StatisticsOf(part)[row * kSoftmaxStatistics];
-    const double factor = std::exp(top - Doubles(layout_.log_sums)[row]);
+    const double factor = Factor(StatisticsOf(part)[row * kSoftmaxStatistics], row);
     rows::Axpy(static_cast<T>(factor), RowOf<T>(PartMatrix(layout_.sums, part), row), dx, dim);
-    if (tile_.smoothing > 0) rows::Axpy(static_cast<T>(-uniform), Totals(part), dx, dim);
+    if (tile_.terms.smoothing > 0) rows::Axpy(static_cast<T>(-uniform), Totals(part), dx, dim);
   }
   const std::int64_t at = TargetIn({0, cut_.Slice()}, row);
   if (at < 0) return;
@@ -501,10 +510,9 @@ void cpu::VocabularyStatistics(const device::Stream& stream, const VocabularyTil
 void cpu::VocabularyLosses(const device::Stream&, const VocabularyTile& tile,
                            const double* statistics, int parts, double* losses) {
   for (std::int64_t row = 0; row < tile.x.rows; ++row) {
-    losses[row] =
-        tile.targets[row] < 0
-            ? 0
-            : Combine(statistics, tile.x.rows, row, parts).Loss(tile.smoothing, tile.vocabulary);
+    losses[row] = tile.targets[row] < 0 ? 0
+                                        : Combine(statistics, tile.x.rows, row, parts)
+                                              .Loss(tile.terms.smoothing, tile.vocabulary);
   }
 }
 

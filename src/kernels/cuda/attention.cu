@@ -65,7 +65,7 @@ AttentionOperands<T> OperandsOf(const AttentionPass& c, const std::int32_t* serv
   a.heads = static_cast<int>(s.heads), a.kv_heads = static_cast<int>(s.kv_heads);
   a.head_dim = static_cast<int>(s.head_dim);
   a.first_task = static_cast<int>(c.tasks.begin), a.tasks = static_cast<int>(c.tasks.Size());
-  a.scale = static_cast<SumOf<T>>(1 / std::sqrt(static_cast<double>(s.head_dim)));
+  a.scale = static_cast<SumOf<T>>(1 / s.Divisor());
   a.begins = s.begins, a.key_lengths = s.key_lengths, a.served = served;
   a.causal = s.causal, a.whole = c.whole, a.vector = AllowAttentionVectors<T>(c);
   TellDropout(c, a);

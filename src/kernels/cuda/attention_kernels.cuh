@@ -61,7 +61,7 @@ struct AttentionOperands {
   AttentionRows queries, keys;
   int heads, kv_heads, head_dim;
   int first_task, tasks;  // number of (sequence, key/value head) pairs of this call, and the first
-  Sum scale;              // 1 / sqrt(head_dim)
+  Sum scale;              // of scores: 1 / AttentionShape::Divisor()
   bool causal;
   bool whole;   // these are all the keys, so results are overwritten, not merged
   bool vector;  // every row of every head is aligned to 16 bytes and a multiple of 16 bytes long

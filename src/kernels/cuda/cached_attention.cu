@@ -303,7 +303,7 @@ CachedOperands<T> OperandsOf(const AttentionShape& shape, const Matrix& qkv, con
   a.piece =
       static_cast<int>(shape.length == 1 ? gpu::CachedPiece(cache.positions) : cache.positions);
   a.pieces = static_cast<int>(CeilDivide(cache.positions, std::int64_t{a.piece}));
-  a.scale = static_cast<SumOf<T>>(kAttentionLog2E / std::sqrt(static_cast<double>(shape.head_dim)));
+  a.scale = static_cast<SumOf<T>>(kAttentionLog2E / shape.Divisor());
   return a;
 }
 

@@ -43,6 +43,7 @@ CudnnProblem ProblemOf(const AttentionShape& s, bool backward, const Strides& st
                     .heads = s.heads,
                     .kv_heads = s.kv_heads,
                     .head_dim = s.head_dim,
+                    .divisor = s.Divisor(),
                     .query = rows(strides.qkv),
                     .key = rows(strides.qkv),
                     .out = rows(strides.out),

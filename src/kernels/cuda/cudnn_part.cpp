@@ -136,6 +136,7 @@ CudnnProblem ProblemOf(const AttentionShape& s, const Window& window, std::int64
                     .heads = window.Heads(),
                     .kv_heads = window.KvHeads(),
                     .head_dim = s.head_dim,
+                    .divisor = s.Divisor(),
                     .query = {s.length, strides.qkv},
                     .key = {block_rows, strides.block},
                     .out = part,

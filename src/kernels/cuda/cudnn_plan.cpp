@@ -107,7 +107,7 @@ Attributes AttributesOf(graph::Graph& g, const CudnnProblem& p) {
   Attributes attributes;
   attributes.set_name(p.backward ? "attention_backward" : "attention")
       .set_causal_mask(p.causal)
-      .set_attn_scale(static_cast<float>(1 / std::sqrt(static_cast<double>(p.head_dim))));
+      .set_attn_scale(static_cast<float>(1 / p.divisor));
   if (p.documents > 0) {
     const auto lengths = [&](CudnnOperand operand) {
       return List(g, operand, Entries(p), cudnn_frontend::DataType_t::INT32);

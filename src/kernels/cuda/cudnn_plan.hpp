@@ -79,6 +79,7 @@ struct CudnnRows {
 struct CudnnProblem {
   bool backward = false, causal = true;
   std::int64_t sequences = 0, queries = 0, keys = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  double divisor = 0;                             // of the scores
   CudnnRows query, key, out, dout, dquery, dkey;  // `key` is also for values
   std::int64_t documents = 0;                     // entries per sequence; 0: sequences are not cut
   bool deterministic = true;                      // backward pass: the same bits in every run

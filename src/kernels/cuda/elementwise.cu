@@ -1,4 +1,4 @@
-// Element-wise passes. AddBias and Add accumulate; ResidualForward and Clear overwrite.
+// Element-wise passes. AddBias and Add accumulate; Scale, ResidualForward and Clear overwrite.
 #include <cmath>
 
 #include "backends.hpp"
@@ -27,6 +27,23 @@ struct AddOperation {
   }
   __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
     Run<kWidth>(row, column);
+  }
+};
+
+// y = factor x.
+template <typename T, int kElements>
+struct ScaleOperation {
+  static constexpr int kWidth = kElements;
+  View<const T> x;  // [rows, columns]
+  SumOf<T> factor;
+  View<T> y;  // may be x
+
+  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
+    SumOf<T> values[kWidth];
+    Load<kWidth>(x.At(row, column), values);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) values[i] *= factor;
+    Store<kWidth>(values, y.At(row, column));
   }
 };
 
@@ -77,6 +94,15 @@ void Add(const device::Stream& stream, const Matrix& x, const Matrix& y) {
   WithVectors(x.dtype, x.columns, {x, y}, [&](auto zero, auto width) {
     using T = decltype(zero);
     Pass(stream, x.rows, x.columns, AddOperation<T, width()>{ViewOf<const T>(x), ViewOf<T>(y)});
+  });
+}
+
+void Scale(const device::Stream& stream, const Matrix& x, double factor, const Matrix& y) {
+  WithVectors(x.dtype, x.columns, {x, y}, [&](auto zero, auto width) {
+    using T = decltype(zero);
+    Pass(stream, x.rows, x.columns,
+         ScaleOperation<T, width()>{ViewOf<const T>(x), static_cast<SumOf<T>>(factor),
+                                    ViewOf<T>(y)});
   });
 }
 

@@ -26,7 +26,7 @@ struct VocabularyRows {
   const std::int32_t* targets = nullptr;
   std::int32_t first = 0;
   std::int64_t vocabulary = 0;
-  double smoothing = 0;
+  LossTerms terms;
   int parts = 1;
 };
 
@@ -218,19 +218,22 @@ __global__ void LossesKernel(std::int64_t count, VocabularyRows rows, const doub
     return;
   }
   const WholeRow whole(statistics, count, row, rows.parts);
-  losses[row] = whole.top + log(whole.sum) - (1 - rows.smoothing) * whole.picked -
-                rows.smoothing * (whole.total / static_cast<double>(rows.vocabulary));
+  const double smoothing = rows.terms.smoothing;
+  losses[row] = whole.top + log(whole.sum) - (1 - smoothing) * whole.picked -
+                smoothing * (whole.total / static_cast<double>(rows.vocabulary));
 }
 
 // What the gradient of a row needs from the whole row; shared by the block.
 struct GradientTerms {
   double top, factor, pull;
 
-  __device__ __forceinline__ void Set(const WholeRow& whole, double smoothing) {
+  __device__ __forceinline__ void Set(const WholeRow& whole, const LossTerms& terms) {
+    const double log_sum = log(whole.sum), ahead = 2 * terms.z * (whole.top + log_sum);
     top = whole.top;
-    factor = 1 / whole.sum;
+    factor = (1 + ahead) / whole.sum;
     // expm1 keeps the small remainder when the target is nearly certain (p close to 1).
-    pull = expm1(whole.picked - whole.top - log(whole.sum)) + smoothing;
+    const double less = expm1(whole.picked - whole.top - log_sum);
+    pull = less + terms.smoothing + ahead * (1 + less);
   }
 };
 
@@ -242,7 +245,7 @@ __device__ __forceinline__ void GradientOfRow(const T* from, T* to, std::int64_t
   using S = SumOf<T>;
   // The maximum is itself a logit, so the difference is exact near it.
   const S top = static_cast<S>(terms.top), factor = static_cast<S>(terms.factor);
-  const double even = rows.smoothing / static_cast<double>(rows.vocabulary);
+  const double even = rows.terms.smoothing / static_cast<double>(rows.vocabulary);
   const S uniform = static_cast<S>(even), pull = static_cast<S>(terms.pull - even);
   ForColumns<kWidth>(columns, [&](std::int64_t column, auto width) {
     S values[width.value];
@@ -276,7 +279,7 @@ __global__ void __launch_bounds__(kMostThreads)
   const std::int32_t target = rows.targets[row];
   T* const data = logits.At(row, 0);
   if (target < 0) return ClearRow<T, kWidth>(data, columns);
-  if (threadIdx.x == 0) terms.Set(WholeRow(statistics, count, row, rows.parts), rows.smoothing);
+  if (threadIdx.x == 0) terms.Set(WholeRow(statistics, count, row, rows.parts), rows.terms);
   __syncthreads();
   GradientOfRow<T, kWidth>(data, data, columns, std::int64_t{target} - rows.first, rows, terms);
 }
@@ -312,7 +315,7 @@ __global__ void __launch_bounds__(kMostThreads)
   if (threadIdx.x == 0) {
 #pragma unroll
     for (int i = 0; i < kSoftmaxStatistics; ++i) out[i] = own[i];
-    terms.Set(WholeRow(own, 1, 0, 1), rows.smoothing);
+    terms.Set(WholeRow(own, 1, 0, 1), rows.terms);
   }
   __syncthreads();
   GradientOfRow<T, kWidth>(kept, data, columns, at, rows, terms);
@@ -372,7 +375,7 @@ Matrix WithSpareColumns(Matrix m, std::int64_t spare) {
 }
 
 VocabularyRows RowsOf(const VocabularyTile& tile, int parts) {
-  return {tile.targets, tile.first, tile.vocabulary, tile.smoothing, parts};
+  return {tile.targets, tile.first, tile.vocabulary, tile.terms, parts};
 }
 
 // Whether one kernel computes statistics and gradients; some cards have too little shared memory.

@@ -721,6 +721,10 @@ train::TrainingOptions Shrink(const train::TrainingOptions& deck, const comm::Gr
   // If the deck's position table has rows that no window reaches, keep one such row.
   o.max_positions = std::min(o.max_positions, small.model.length + 1);
   ShrinkWidths(o, slices);
+  // The factors of muP stay, with the optimizer's groups, which have them already.
+  const model::Options& from = deck.model.options;
+  o.mup_base *= static_cast<double>(o.dim) / static_cast<double>(from.dim);
+  o.mup_base_head_dim *= static_cast<double>(o.head_dim) / static_cast<double>(from.head_dim);
   o.vocabulary = ShrunkVocabulary(deck.model.options, length, o, small.model.length, slices);
   ShrinkLayers(deck.model.options, length, o, small.model.length, virtual_stages);
   o.init_deviation = kDeviation;

@@ -82,6 +82,8 @@ constexpr Layout kLayouts[] = {
     {"ContextModern", "[grid]\ncontext=2", kModern},
     {"Tensor", "[grid]\ntensor=2"},
     {"TensorModern", "[grid]\ntensor=2", kModern},
+    {"TensorMup", "[grid]\ntensor=2\n[optimizer]\nz_loss=0.1",
+     "norm_position=post\nparametrization=mup\nmup_base=8\nmup_base_head_dim=2\n"},
     {"SequenceParallel", "[grid]\ntensor=2\nsequence_parallel=yes", kGpt},
     {"OneForwardOneBackward", "[grid]\npipeline=2\n[pipeline]\nschedule=1f1b"},
     {"GPipe", "[grid]\npipeline=2\n[pipeline]\nschedule=gpipe", kModern},

@@ -379,8 +379,12 @@ constexpr std::array kPlanLayouts = {
     "[optimizer]\nkind=muon\n[grid]\nsharding=optimizer\n",
     "[optimizer]\nkind=muon\n[grid]\ntensor=2\npipeline=2\nsharding=gradients\n",
     "[optimizer]\nkind=lion\n[grid]\ntensor=4\n",
+    // A head that divides its input, with and without a norm before it.
+    "[grid]\ntensor=4\nsequence_parallel=yes\n[model]\nparametrization=mup\nmup_base=12\n"
+    "norm_position=post\n",
+    "[grid]\npipeline=2\ntensor=2\n[model]\nparametrization=mup\nmup_base=12\n",
 };
-static_assert(kPlanLayouts.size() == 27);
+static_assert(kPlanLayouts.size() == 29);
 
 std::string TextOf(const std::string& layout) {
   return "[run]\nseed=11\n[data]\nbatch=13\nsequence_length=9\n[model]\ndim=36\nheads=8\n"

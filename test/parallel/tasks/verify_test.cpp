@@ -142,6 +142,8 @@ TEST_F(Verifying, SoundLayoutsPass) {
            "grid.tensor=8 grid.sequence_parallel=yes model.position=rope model.qk_norm=yes "
            "model.qkv_bias=no model.rope_scaling=llama3 model.rope_factor=8 "
            "model.rope_original_positions=128",
+           "grid.pipeline=2 grid.tensor=4 model.parametrization=mup model.mup_base=128 "
+           "model.mup_base_head_dim=32 optimizer.z_loss=0.01",
        }) {
     const Verification verification = Run(keys);
     EXPECT_EQ(verification.failure, "") << keys << verification.hint;
@@ -241,6 +243,25 @@ TEST_F(Verifying, ShrinksBothStacks) {
   o = shrunk("grid.pipeline=4 model.encoder_layers=1 model.layers=47");
   EXPECT_EQ(o.encoder_layers, 1);
   EXPECT_LT(o.layers, 10);
+}
+
+// The small run computes with the deck's factors.
+TEST_F(Verifying, ShrinkingKeepsTheFactorsOfMup) {
+  const Large large = Read(
+      "grid.data=8 model.parametrization=mup model.mup_base=128 model.mup_base_head_dim=32 "
+      "optimizer.groups=matrices:3:0.5");
+  const TrainingOptions small = tasks::Shrink(large.setup, large.grid);
+  const model::Options &from = large.setup.model.options, &to = small.model.options;
+  EXPECT_LT(to.dim, from.dim);
+  EXPECT_NEAR(to.WidthFactor(), 8, 1e-12);
+  const auto ratio = [](const model::Options& o) {
+    return o.ScoreDivisor() / std::sqrt(static_cast<double>(o.head_dim));
+  };
+  EXPECT_NEAR(ratio(to), std::sqrt(128.0 / 32), 1e-12);
+  const auto& matrices =
+      small.optimizer.groups.at(static_cast<std::size_t>(train::ParameterGroup::kMatrices));
+  EXPECT_EQ(matrices.rate, 3.0 / 8);
+  EXPECT_EQ(matrices.decay, 0.5 * 8);
 }
 
 TEST_F(Verifying, FindsMistakesInModelsThatTranslate) {

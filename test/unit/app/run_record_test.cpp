@@ -166,7 +166,8 @@ class OlderModel : public testing::Test {
     json_ = ModelJson(options);
     for (const model::Setting& setting : model::SettingsOf({})) {
       const bool later = setting.of_rotation && setting.name != "rope_theta";
-      if (later || setting.name == "qkv_bias" || setting.name == "qk_norm") {
+      const bool mup = setting.name == "parametrization" || setting.name.starts_with("mup_");
+      if (later || mup || setting.name == "qkv_bias" || setting.name == "qk_norm") {
         json_.erase(setting.name);
       }
     }
@@ -211,6 +212,9 @@ TEST_F(OlderModel, RefusesWhatItWasNot) {
   EXPECT_THAT(Refused({"model.rope_scaling=linear", "model.rope_factor=4"}),
               AllOf(HasSubstr("trained with model.rope_scaling = none"),
                     HasSubstr("trained with model.rope_factor = 0")));
+  EXPECT_THAT(Refused({"model.parametrization=mup", "model.mup_base=64"}),
+              AllOf(HasSubstr("trained with model.parametrization = standard"),
+                    HasSubstr("trained with model.mup_base = 0")));
 }
 
 // For longer contexts; parameters stay as they are.

@@ -399,6 +399,10 @@ TEST(HfConfig, NamesTheKeyThatNoFamilyHas) {
   };
   refused("norm_position", [](auto& o) { o.norm_position = model::NormPosition::kPost; });
   refused("scale_embedding", [](auto& o) { o.scale_embedding = true; });
+  refused("parametrization", [](auto& o) {
+    o.parametrization = model::Parametrization::kMup;
+    o.mup_base = 64;
+  });
   refused("position", [](auto& o) { o.position = model::Position::kSinusoidal; });
   refused("activation", [](auto& o) { o.activation = model::Activation::kRelu; });
   refused("bias", [](auto& o) { o.bias = true; });

@@ -18,13 +18,15 @@ constexpr double kAttentionFp32 = 4e-6, kAttentionFp64 = 1e-13;  // relative to 
 
 struct AttentionCase {
   std::int64_t sequences, length, heads, kv_heads, head_dim;
+  double divisor = 0;
 };
 // Lengths around the tile of 128 queries and keys and the span of 256 queries; grouped, shared and
 // single key heads; odd head sizes, and those that whole vectors divide.
 constexpr AttentionCase kAttentionCases[] = {
-    {1, 1, 1, 1, 1},   {3, 3, 2, 1, 3},   {2, 17, 3, 3, 4},   {2, 33, 6, 2, 17},
-    {1, 63, 2, 2, 32}, {1, 64, 2, 1, 33}, {2, 65, 1, 1, 8},   {1, 128, 3, 1, 16},
-    {1, 130, 2, 2, 5}, {2, 32, 4, 4, 32}, {1, 129, 2, 1, 16}, {1, 400, 2, 1, 3}};
+    {1, 1, 1, 1, 1},     {3, 3, 2, 1, 3},   {2, 17, 3, 3, 4},   {2, 33, 6, 2, 17},
+    {1, 63, 2, 2, 32},   {1, 64, 2, 1, 33}, {2, 65, 1, 1, 8},   {1, 128, 3, 1, 16},
+    {1, 130, 2, 2, 5},   {2, 32, 4, 4, 32}, {1, 129, 2, 1, 16}, {1, 400, 2, 1, 3},
+    {2, 70, 2, 1, 24, 9}};
 
 // Documents that end within tiles and at their edges, and, last, that fill less than one.
 constexpr AttentionCase kDocumentCases[] = {{2, 7, 2, 1, 3},   {1, 65, 2, 2, 16},
@@ -33,7 +35,10 @@ constexpr AttentionCase kDocumentCases[] = {{2, 7, 2, 1, 3},   {1, 65, 2, 2, 16}
 
 kernels::AttentionShape ShapeOf(const AttentionCase& c, bool causal = true,
                                 std::int64_t first_head = 0) {
-  return {c.sequences, c.length, c.heads, c.kv_heads, c.head_dim, first_head, causal};
+  kernels::AttentionShape shape = {c.sequences, c.length,   c.heads, c.kv_heads,
+                                   c.head_dim,  first_head, causal};
+  shape.divisor = c.divisor;
+  return shape;
 }
 std::string Describe(const AttentionCase& c) {
   return std::to_string(c.sequences) + " x " + std::to_string(c.length) + ", heads " +
@@ -68,7 +73,7 @@ struct Problem {
         dropout{probability, 77, Purpose::kAttentionDropout, 2, 0, kOrdinals.data(), c.length},
         qkv(Random(c.sequences * c.length, query_width + 2 * kv_width, 1, 2)),
         dout(Random(c.sequences * c.length, query_width, 2)) {
-    const AttentionShape shape = {
+    AttentionShape shape = {
         c.heads,
         c.kv_heads,
         c.head_dim,
@@ -79,6 +84,7 @@ struct Problem {
         2,
         std::vector<std::uint64_t>(kOrdinals.begin(), kOrdinals.begin() + c.sequences),
         begins};
+    shape.divisor = c.divisor;
     const Array query = Columns(qkv, 0, query_width), key = Columns(qkv, query_width, kv_width);
     const Array value = Columns(qkv, query_width + kv_width, kv_width);
     out = test::AttentionForward(shape, query, key, value);

@@ -290,15 +290,15 @@ TYPED_TEST(CanonicalRowsTest, CrossEntropies) {
   static const std::int32_t kTargets[kRows] = {0, 0, -1, 0, 0};
   CheckSums<TypeParam>({{kRows, 1, 8}}, [](const Stream& s, const Operands& o, const Part&) {
     std::vector<double> losses(kRows);
-    kernels::CrossEntropy(s, o[0], kTargets, 0.1, true, losses.data());
+    kernels::CrossEntropy(s, o[0], kTargets, {0.1}, true, losses.data());
     return losses;
   });
   CheckSums<TypeParam>({{kRows, 1, 8}}, [](const Stream& s, const Operands& o, const Part&) {
     std::vector<double> numbers(kRows * (kernels::kSoftmaxStatistics + 1));
     double* losses = numbers.data() + kRows * kernels::kSoftmaxStatistics;
     kernels::SoftmaxStatistics(s, o[0], kTargets, 0, numbers.data());
-    kernels::CrossEntropySlice(s, o[0], kTargets, 0, o[0].columns, 0.1, true, numbers.data(), 1, 0,
-                               losses);
+    kernels::CrossEntropySlice(s, o[0], kTargets, 0, o[0].columns, {0.1}, true, numbers.data(), 1,
+                               0, losses);
     return numbers;
   });
 }
@@ -311,7 +311,7 @@ TYPED_TEST(CanonicalRowsTest, CrossEntropyGradient) {
     for (std::int64_t row = 0; row < kRows; ++row) {
       for (const double number : {3.25, 41.7, -1.3, 12.9}) statistics.push_back(number);
     }
-    kernels::CrossEntropySlice(s, o[0], kTargets, static_cast<std::int32_t>(part.begin), 331, 0.1,
+    kernels::CrossEntropySlice(s, o[0], kTargets, static_cast<std::int32_t>(part.begin), 331, {0.1},
                                true, statistics.data(), 1, 0, losses.data());
     return losses;
   });

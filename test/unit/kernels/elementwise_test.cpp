@@ -70,7 +70,7 @@ Array ActivationGradient(ActivationKind kind, const Array& pre, const Array& dou
 
 class ElementwiseTest : public KernelTest {};
 
-TEST_P(ElementwiseTest, AddBiasAddAndCopy) {
+TEST_P(ElementwiseTest, AddBiasAddCopyAndScale) {
   for (const ElementwiseSizes& size : ElementwiseAllSizes()) {
     const Array x = Random(size.rows, size.columns, 1), y = Random(size.rows, size.columns, 2);
     const Array bias = Random(1, size.columns, 3);
@@ -85,6 +85,12 @@ TEST_P(ElementwiseTest, AddBiasAddAndCopy) {
     const Operand copy(GetParam(), Poison(size.rows, size.columns));
     kernels::Copy(Stream(), first.View(), copy.View());
     EXPECT_TRUE(copy.SameBits(first));
+    Array scaled = biased;
+    for (double& value : scaled.values) value *= 0.3;
+    kernels::Scale(Stream(), first.View(), 0.3, copy.View());
+    ExpectClose(copy.Values(), scaled, Tolerance(kElementwiseFp32, kElementwiseFp64), "0.3 x");
+    kernels::Scale(Stream(), first.View(), 0.3, first.View());
+    EXPECT_TRUE(copy.SameBits(first)) << "in place";
   }
 }
 
@@ -496,9 +502,9 @@ TEST_P(NoRowsTest, EmbeddingAndHead) {
   kernels::EmbeddingBackward(Stream(), nullptr, 3, 2, none_.View(), sums_.View());
   kernels::PositionForward(Stream(), weight_.View(), nullptr, dropout_, none_.View());
   kernels::PositionBackward(Stream(), nullptr, dropout_, none_.View(), sums_.View());
-  kernels::CrossEntropy(Stream(), none_.View(), nullptr, 0.1, true, nullptr);
+  kernels::CrossEntropy(Stream(), none_.View(), nullptr, {0.1}, true, nullptr);
   kernels::SoftmaxStatistics(Stream(), none_.View(), nullptr, 3, nullptr);
-  kernels::CrossEntropySlice(Stream(), none_.View(), nullptr, 3, 40, 0.1, true, nullptr, 2, 1,
+  kernels::CrossEntropySlice(Stream(), none_.View(), nullptr, 3, 40, {0.1}, true, nullptr, 2, 1,
                              nullptr);
   ExpectUntouched();
 }

@@ -13,6 +13,11 @@ namespace {
 
 constexpr double kCrossEntropyFp32 = 3e-6, kCrossEntropyFp64 = 1e-13;
 
+// Smoothing and z, each alone and together.
+const LossTerms kTerms[] = {0.0, 0.1, {0, 0.02}, {0.1, 0.3}};
+
+kernels::LossTerms Of(const LossTerms& terms) { return {terms.smoothing, terms.z}; }
+
 class CrossEntropyTest : public KernelTest {
  protected:
   // Every third target masked; the first and the last class among the others.
@@ -25,15 +30,15 @@ class CrossEntropyTest : public KernelTest {
     }
     return targets;
   }
-  void Check(const Array& x, double smoothing, double tolerance) const {
+  void Check(const Array& x, const LossTerms& terms, double tolerance) const {
     const std::vector<std::int32_t> targets = Targets(x.rows, x.columns);
-    const LossResult want = test::CrossEntropy(x, targets, smoothing);
+    const LossResult want = test::CrossEntropy(x, targets, terms);
     const Operand logits(GetParam(), x), loss_only(GetParam(), x);
     const double nan = std::numeric_limits<double>::quiet_NaN();
     std::vector<double> losses(targets.size(), nan), again(targets.size(), nan);
-    kernels::CrossEntropy(Stream(), loss_only.View(), targets.data(), smoothing, false,
+    kernels::CrossEntropy(Stream(), loss_only.View(), targets.data(), Of(terms), false,
                           again.data());
-    kernels::CrossEntropy(Stream(), logits.View(), targets.data(), smoothing, true, losses.data());
+    kernels::CrossEntropy(Stream(), logits.View(), targets.data(), Of(terms), true, losses.data());
     double sum = 0;
     for (std::size_t r = 0; r < targets.size(); ++r) {
       ASSERT_EQ(losses[r], again[r]) << "with and without the gradient";
@@ -41,12 +46,15 @@ class CrossEntropyTest : public KernelTest {
       const Array row(1, x.columns,
                       {x.values.begin() + static_cast<std::ptrdiff_t>(r) * x.columns,
                        x.values.begin() + static_cast<std::ptrdiff_t>(r + 1) * x.columns});
-      const double one = test::CrossEntropy(row, {targets[r]}, smoothing).sum;
+      const double one = test::CrossEntropy(row, {targets[r]}, terms).sum;
       ASSERT_NEAR(losses[r], one, tolerance * (1 + std::abs(one))) << "row " << r;
     }
     EXPECT_NEAR(sum, want.sum, tolerance * (1 + std::abs(want.sum)));
-    if (x.columns == 1) {  // one class: the gradient is zero up to rounding
-      for (const double g : logits.Values().values) EXPECT_NEAR(g, 0, tolerance);
+    if (x.columns == 1) {                      // one class: the gradient is zero up to rounding
+      const Array gradient = logits.Values();  // but for z's
+      for (std::size_t r = 0; r < targets.size(); ++r) {
+        EXPECT_NEAR(gradient.values[r], want.gradient.values[r], tolerance * (1 + 9 * terms.z));
+      }
     } else {
       ExpectClose(logits.Values(), want.gradient, tolerance,
                   std::to_string(x.rows) + " x " + std::to_string(x.columns));
@@ -65,8 +73,8 @@ class CrossEntropyTest : public KernelTest {
 TEST_P(CrossEntropyTest, OddSizes) {
   for (const std::int64_t rows : {1, 3, 17, 33}) {
     for (const std::int64_t vocabulary : {1, 3, 17, 33, 128, 1000}) {
-      for (const double smoothing : {0.0, 0.1}) {
-        Check(Random(rows, vocabulary, 1, 5), smoothing,
+      for (const LossTerms& terms : kTerms) {
+        Check(Random(rows, vocabulary, 1, 5), terms,
               Tolerance(kCrossEntropyFp32, kCrossEntropyFp64));
       }
     }
@@ -74,8 +82,8 @@ TEST_P(CrossEntropyTest, OddSizes) {
 }
 
 TEST_P(CrossEntropyTest, AWholeVocabulary) {
-  for (const double smoothing : {0.0, 0.1}) {
-    Check(Random(7, 33278, 1, 8), smoothing, Tolerance(kCrossEntropyFp32, kCrossEntropyFp64));
+  for (const LossTerms& terms : kTerms) {
+    Check(Random(7, 33278, 1, 8), terms, Tolerance(kCrossEntropyFp32, kCrossEntropyFp64));
   }
 }
 
@@ -92,7 +100,7 @@ TEST_P(CrossEntropyTest, ACertainPrediction) {
   const std::int32_t target = 0;
   double loss = -1;
   const Operand logits(GetParam(), x);
-  kernels::CrossEntropy(Stream(), logits.View(), &target, 0, true, &loss);
+  kernels::CrossEntropy(Stream(), logits.View(), &target, {}, true, &loss);
   EXPECT_NEAR(loss, std::log1p(4 * std::exp(-12.0)), Tolerance(1e-6, 1e-14));
   EXPECT_NEAR(logits.Values()(0, 1), std::exp(-12.0) / (1 + 4 * std::exp(-12.0)),
               Tolerance(1e-11, 1e-19));
@@ -107,7 +115,7 @@ TEST_P(CrossEntropyTest, ANumberThatIsNoneShowsInTheLoss) {
       const std::int32_t target = 1;
       double loss = 0;
       const Operand logits(GetParam(), x);
-      kernels::CrossEntropy(Stream(), logits.View(), &target, 0, true, &loss);
+      kernels::CrossEntropy(Stream(), logits.View(), &target, {}, true, &loss);
       EXPECT_FALSE(std::isfinite(loss)) << bad << " at " << at;
     }
   }
@@ -138,7 +146,7 @@ std::vector<std::int32_t> Targets(std::int64_t rows) {
 }
 
 Sliced InSlices(const Setting& setting, const Array& x, const std::vector<std::int32_t>& targets,
-                double smoothing, bool gradient, int parts) {
+                const LossTerms& terms, bool gradient, int parts) {
   Sliced result{Poison(x.rows, x.columns), Poison(parts * x.rows, kValues), {}};
   std::vector<Operand> slices;
   double* statistics = result.statistics.values.data();
@@ -154,7 +162,7 @@ Sliced InSlices(const Setting& setting, const Array& x, const std::vector<std::i
     const Operand& logits = slices[static_cast<std::size_t>(part)];
     std::vector<double> losses(targets.size(), std::numeric_limits<double>::quiet_NaN());
     kernels::CrossEntropySlice(setting.Stream(), logits.View(), targets.data(),
-                               static_cast<std::int32_t>(slice.begin), x.columns, smoothing,
+                               static_cast<std::int32_t>(slice.begin), x.columns, Of(terms),
                                gradient, statistics, parts, part, losses.data());
     PlaceSlice(logits.Values(), 0, slice.begin, result.gradient);
     result.losses.push_back(losses);
@@ -165,17 +173,17 @@ Sliced InSlices(const Setting& setting, const Array& x, const std::vector<std::i
 class CrossEntropySlicesTest : public KernelTest {
  protected:
   // Every cut of x against the reference and the kernel for a whole vocabulary.
-  void Check(const Array& x, double smoothing, double tolerance) const {
+  void Check(const Array& x, const LossTerms& terms, double tolerance) const {
     const std::vector<std::int32_t> targets = Targets(x.rows);
-    const LossResult want = test::CrossEntropy(x, targets, smoothing);
+    const LossResult want = test::CrossEntropy(x, targets, terms);
     const Operand fused(GetParam(), x);
     std::vector<double> fused_losses(targets.size());
-    kernels::CrossEntropy(Stream(), fused.View(), targets.data(), smoothing, true,
+    kernels::CrossEntropy(Stream(), fused.View(), targets.data(), Of(terms), true,
                           fused_losses.data());
     for (int parts = 1; parts <= 8; ++parts) {
       const std::string what =
           std::to_string(x.rows) + " rows in " + std::to_string(parts) + " parts";
-      const Sliced got = InSlices(GetParam(), x, targets, smoothing, true, parts);
+      const Sliced got = InSlices(GetParam(), x, targets, terms, true, parts);
       ExpectClose(got.gradient, want.gradient, tolerance, what);
       ExpectClose(got.gradient, fused.Values(), tolerance, what + " and the whole");
       double sum = 0;
@@ -191,7 +199,7 @@ class CrossEntropySlicesTest : public KernelTest {
         }
       }
       EXPECT_LE(std::abs(sum - want.sum), tolerance * want.sum) << what;
-      EXPECT_EQ(InSlices(GetParam(), x, targets, smoothing, false, parts).losses, got.losses)
+      EXPECT_EQ(InSlices(GetParam(), x, targets, terms, false, parts).losses, got.losses)
           << what << ": with and without the gradient";
     }
   }
@@ -199,8 +207,8 @@ class CrossEntropySlicesTest : public KernelTest {
 
 TEST_P(CrossEntropySlicesTest, EveryCut) {
   for (const std::int64_t rows : {0, 1, 7, 33}) {
-    for (const double smoothing : {0.0, 0.1}) {
-      Check(Random(rows, kVocabulary, 1, 5), smoothing,
+    for (const LossTerms& terms : kTerms) {
+      Check(Random(rows, kVocabulary, 1, 5), terms,
             Tolerance(kCrossEntropySlicesFp32, kCrossEntropySlicesFp64));
     }
   }
@@ -301,17 +309,17 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 struct HeadProblem {
   Array x, weight, dweight;  // [rows, dim], [vocabulary, dim], what dweight is added to
   std::vector<std::int32_t> targets;
-  double smoothing = 0;
+  LossTerms terms = {};
 };
 
 // Targets all over the vocabulary, several rows with the same one; every fifth masked.
 HeadProblem MakeProblem(std::int64_t rows, std::int64_t vocabulary, std::int64_t dim,
-                        double smoothing, double scale = 1) {
+                        const LossTerms& terms, double scale = 1) {
   HeadProblem p{Random(rows, dim, 1, scale),
                 Random(vocabulary, dim, 2),
                 Random(vocabulary, dim, 3),
                 {},
-                smoothing};
+                terms};
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::int64_t target =
         r % 4 == 1 ? vocabulary / 2 : (r * 37 + vocabulary - 1) % vocabulary;
@@ -337,7 +345,7 @@ Result Reference(const HeadProblem& p) {
   for (std::int64_t r = 0; r < rows; ++r) {
     const Array row = SliceOf(logits, {r, r + 1}, {0, vocabulary});
     const LossResult loss =
-        test::CrossEntropy(row, {p.targets[static_cast<std::size_t>(r)]}, p.smoothing);
+        test::CrossEntropy(row, {p.targets[static_cast<std::size_t>(r)]}, p.terms);
     want.losses.push_back(loss.sum);
     for (std::int64_t v = 0; v < vocabulary; ++v) {
       for (std::int64_t d = 0; d < dim; ++d) {
@@ -374,7 +382,7 @@ Result InSlices(const Setting& setting, const device::Stream& stream, const Head
                       {}});
     Slice& slice = slices.back();
     slice.tile = {x.View(),   slice.weight.View(), p.targets.data(), static_cast<int>(range.begin),
-                  vocabulary, p.smoothing,         gradient};
+                  vocabulary, Of(p.terms),         gradient};
     kernels::VocabularyStatistics(stream, slice.tile, slice.scratch.View(),
                                   statistics + part * rows * kernels::kSoftmaxStatistics);
     slice.scratch.Values();
@@ -433,8 +441,8 @@ TEST_P(VocabularyLossTest, OddSizes) {
   for (const std::int64_t rows : {0, 1, 7, 37}) {
     for (const std::int64_t vocabulary : {1, 3, 33, 101, 513, 1100}) {
       for (const std::int64_t dim : {1, 5, 24}) {
-        for (const double smoothing : {0.0, 0.1}) {
-          Check(MakeProblem(rows, vocabulary, dim, smoothing, 3), {1},
+        for (const LossTerms& terms : kTerms) {
+          Check(MakeProblem(rows, vocabulary, dim, terms, 3), {1},
                 Tolerance(kVocabularyLossFp32, kVocabularyLossFp64));
         }
       }
@@ -443,10 +451,10 @@ TEST_P(VocabularyLossTest, OddSizes) {
 }
 
 TEST_P(VocabularyLossTest, EveryCut) {
-  for (const double smoothing : {0.0, 0.1}) {
-    Check(MakeProblem(33, 101, 8, smoothing, 4), {1, 2, 3, 4, 5, 6, 7, 8},
+  for (const LossTerms& terms : kTerms) {
+    Check(MakeProblem(33, 101, 8, terms, 4), {1, 2, 3, 4, 5, 6, 7, 8},
           Tolerance(kVocabularyLossFp32, kVocabularyLossFp64));
-    Check(MakeProblem(9, 1500, 8, smoothing, 4), {1, 2, 3, 5},
+    Check(MakeProblem(9, 1500, 8, terms, 4), {1, 2, 3, 5},
           Tolerance(kVocabularyLossFp32, kVocabularyLossFp64));
   }
 }
@@ -494,8 +502,8 @@ TEST_P(VocabularyLossTest, BlocksOfDifferentHeight) {
     p.weight(v, 0) = static_cast<double>(v / 64);
   }
   for (std::int64_t r = 0; r < p.x.rows; ++r) p.x(r, 0) = static_cast<double>(r - 4) / 2;
-  for (const double smoothing : {0.0, 0.1}) {
-    p.smoothing = smoothing;
+  for (const LossTerms& terms : kTerms) {
+    p.terms = terms;
     Check(p, {1, 2, 3}, Tolerance(5e-5, 1e-12));
   }
 }
@@ -562,6 +570,12 @@ TEST_P(VocabularyLossTest, ACertainPrediction) {
   EXPECT_NEAR(got.dweight(0, 0), -4 * other, relative * 4 * other);
   EXPECT_NEAR(got.dweight(1, 0), other, relative * other);
   EXPECT_NEAR(got.dx(0, 0), -48 * other, relative * 48 * other);
+  // A term of z as small as what is left of p - 1.
+  p.terms.z = 1e-6;
+  const double log_sum = 12 + std::log1p(4 * std::exp(-12.0));
+  const double ahead = 2 * p.terms.z * log_sum * (1 - 4 * other);
+  const double pull = InSlices(GetParam(), p, 1, true).dweight(0, 0);
+  EXPECT_NEAR(pull, ahead - 4 * other, relative * 4 * other);
 }
 
 // From a weight, in the losses of all rows; from a row of x, in its own loss alone.

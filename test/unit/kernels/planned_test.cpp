@@ -224,9 +224,9 @@ TEST_P(PlannedKernels, PassesTouchNothing) {
   Rope(Stream(), {.sequences = 2, .length = 20, .heads = 2, .kv_heads = 1, .head_dim = 16}, x,
        false, x);
   auto* const numbers = Pointer<double>();
-  CrossEntropy(Stream(), x, tokens, 0, true, numbers);
+  CrossEntropy(Stream(), x, tokens, {}, true, numbers);
   SoftmaxStatistics(Stream(), x, tokens, 0, numbers);
-  CrossEntropySlice(Stream(), x, tokens, 0, 64, 0, true, numbers, 1, 0, numbers);
+  CrossEntropySlice(Stream(), x, tokens, 0, 64, {}, true, numbers, 1, 0, numbers);
   EXPECT_EQ(Taken(), 0);
 }
 

@@ -13,6 +13,7 @@ struct Configuration {
   std::string name;
   model::Options options;
   double label_smoothing = 0;
+  double z_loss = 0;
 };
 
 inline void PrintTo(const Configuration& configuration, std::ostream* stream) {
@@ -177,6 +178,26 @@ inline std::vector<Configuration> AllConfigurations() {
     o.sampled_softmax = 4;
     o.dropout = 0.2;
     o.tie_embeddings = false;
+  }));
+  for (const bool sampled : {false, true}) {
+    table.push_back(MakeConfiguration(sampled ? "ZLossOfASample" : "ZLoss", sampled ? 0 : 0.1,
+                                      [](Options& o) { o.tie_embeddings = false; }));
+    table.back().options.sampled_softmax = sampled ? 9 : 0;
+    table.back().z_loss = 0.2;
+  }
+  table.push_back(MakeConfiguration("Mup", 0.1, [](Options& o) {
+    o.parametrization = model::Parametrization::kMup;
+    o.mup_base = 5;
+    o.mup_base_head_dim = 3;
+    o.position = model::Position::kRope;
+    o.kv_heads = 1;
+  }));
+  table.push_back(MakeConfiguration("MupOfAnUntiedHeadAfterNorms", 0, [](Options& o) {
+    o.parametrization = model::Parametrization::kMup;
+    o.mup_base = 4;
+    o.norm_position = model::NormPosition::kPost;
+    o.tie_embeddings = false;
+    o.dropout = 0.2;
   }));
   table.push_back(MakeConfiguration("OneLayerOneHead", 0, [](Options& o) {
     o.layers = o.heads = o.kv_heads = 1;

@@ -43,6 +43,7 @@ model::ModelPlan PlanOf(const Configuration& configuration, Dtype dtype) {
   plan.length = kLength;
   plan.micro_batch = kSequences;
   plan.label_smoothing = configuration.label_smoothing;
+  plan.z_loss = configuration.z_loss;
   return plan;
 }
 
@@ -96,6 +97,31 @@ std::pair<double, std::string> WorstGradient(const WholeModel& model, const Para
   }
   const LargestDifference worst = RuleFourDifference(got, right);
   return {worst.relative, parameters[worst.tensor].name};
+}
+
+// muP changes the initial deviation of the blocks' matrices alone: four times as wide, half of it.
+TEST(MupStart, MatricesOfBlocksAreSmaller) {
+  for (const bool translates : {false, true}) {
+    Configuration plain{"plain", SmallOptions()};
+    if (translates) MakeTranslation(plain.options);
+    plain.options.tie_embeddings = false;
+    Configuration mup = plain;
+    mup.options.parametrization = model::Parametrization::kMup;
+    mup.options.mup_base = static_cast<double>(plain.options.dim) / 4;
+    const WholeModel a(PlanOf(plain, Dtype::kFloat32)), b(PlanOf(mup, Dtype::kFloat32));
+    int smaller = 0;
+    for (const kernels::Parameter& parameter : a.Parameters().Parameters()) {
+      const bool matrix = parameter.shape.size() == 2 && parameter.name.starts_with("blocks.");
+      smaller += matrix ? 1 : 0;
+      for (std::int64_t i = parameter.offset; i < parameter.offset + parameter.end; ++i) {
+        const auto at = [i](const WholeModel& model) {
+          return static_cast<const float*>(model.Parameters().Values())[i];
+        };
+        ASSERT_EQ(at(b), matrix ? at(a) / 2 : at(a)) << parameter.name;
+      }
+    }
+    EXPECT_EQ(smaller, translates ? 2 * 6 + 2 * 10 : 2 * 6);
+  }
 }
 
 // Gradients are reported final from the end of the storage to its start, each when it is that of a
@@ -402,8 +428,9 @@ TEST_P(ModelAgainstReference, RegistersTheReferencesParameters) {
 TEST_P(ModelAgainstReference, EqualsItInFp64) {
   for (int threads : {1, 2}) {
     Trial trial = MakeTrial(GetParam(), Dtype::kFloat64, threads);
-    const ReferenceResult right = RunReference(GetParam().options, trial.parameters, trial.batch,
-                                               kSeed, GetParam().label_smoothing, true);
+    const ReferenceResult right =
+        RunReference(GetParam().options, trial.parameters, trial.batch, kSeed,
+                     {GetParam().label_smoothing, GetParam().z_loss}, true);
     const double loss = trial.model->ForwardBackward(trial.batch, {});
     EXPECT_NEAR(loss, right.loss_sum, kFp64 * std::abs(right.loss_sum));
     const auto [difference, name] = WorstGradient(*trial.model, right.gradients);
@@ -413,8 +440,9 @@ TEST_P(ModelAgainstReference, EqualsItInFp64) {
 
 TEST_P(ModelAgainstReference, EqualsItInFp32) {
   Trial trial = MakeTrial(GetParam(), Dtype::kFloat32, 2);
-  const ReferenceResult right = RunReference(GetParam().options, trial.parameters, trial.batch,
-                                             kSeed, GetParam().label_smoothing, true);
+  const ReferenceResult right =
+      RunReference(GetParam().options, trial.parameters, trial.batch, kSeed,
+                   {GetParam().label_smoothing, GetParam().z_loss}, true);
   const double loss = trial.model->ForwardBackward(trial.batch, {});
   EXPECT_NEAR(loss, right.loss_sum, kFp32Loss * std::abs(right.loss_sum));
   const auto [difference, name] = WorstGradient(*trial.model, right.gradients);
@@ -514,7 +542,12 @@ TEST_P(ModelAgainstReference, GradientIsTheDerivativeOfTheLoss) {
       }
       WholeModel shifted(PlanOf(configuration, Dtype::kFloat64));
       SetParameters(shifted, moved);
-      return shifted.ForwardBackward(trial.batch, {});
+      const double loss = shifted.ForwardBackward(trial.batch, {});
+      if (configuration.z_loss == 0) return loss;
+      const ReferenceResult right =
+          RunReference(configuration.options, moved, trial.batch, kSeed,
+                       {configuration.label_smoothing, configuration.z_loss}, true);
+      return loss + right.objective - right.loss_sum;  // with the terms that losses are without
     };
     const double derivative =
         (8 * (loss_at(kStep) - loss_at(-kStep)) - (loss_at(2 * kStep) - loss_at(-2 * kStep))) /
@@ -633,8 +666,9 @@ Trial WithDocuments(const Configuration& configuration, Dtype dtype, int threads
 class DocumentsAgainstReference : public testing::TestWithParam<Configuration> {
  protected:
   static void Compare(Trial& trial, double loss_tolerance, double gradient_tolerance) {
-    const ReferenceResult right = RunReference(GetParam().options, trial.parameters, trial.batch,
-                                               kSeed, GetParam().label_smoothing, true);
+    const ReferenceResult right =
+        RunReference(GetParam().options, trial.parameters, trial.batch, kSeed,
+                     {GetParam().label_smoothing, GetParam().z_loss}, true);
     const double loss = trial.model->ForwardBackward(trial.batch, {});
     EXPECT_NEAR(loss, right.loss_sum, loss_tolerance * std::abs(right.loss_sum));
     const auto [difference, name] = WorstGradient(*trial.model, right.gradients);

@@ -269,6 +269,41 @@ TEST(RopeAngles, PlainTablesAreUnchanged) {
   }
 }
 
+// muP: what goes together; the factors by the formulas.
+
+TEST(Mup, IsRefusedByLine) {
+  const std::string mup = "model.parametrization=mup", base = "model.mup_base=64";
+  EXPECT_EQ(Refusal({mup, base}), "");
+  EXPECT_EQ(Refusal({mup}),
+            "command line: model.parametrization = mup: mup needs model.mup_base\n"
+            "  Give the model.dim of the model whose learning rate you tuned.");
+  EXPECT_EQ(Refusal({}, "[model]\nmup_base = 64\n"),
+            "a.in:2: model.mup_base = 64: belongs to model.parametrization = mup\n"
+            "  Leave it out, or choose that parametrization.");
+  EXPECT_THAT(Refusal({"model.mup_base_head_dim=16"}), HasSubstr("belongs to"));
+  EXPECT_THAT(Refusal({mup, base, "model.init=xavier"}),
+              HasSubstr("does not go together with model.init = xavier"));
+  EXPECT_THAT(Refusal({mup, base, "model.scale_embedding=yes"}),
+              HasSubstr("does not go together with model.scale_embedding = yes"));
+  EXPECT_THAT(Refusal({mup, "model.mup_base=-1"}), HasSubstr("model.mup_base = -1"));
+}
+
+TEST(Mup, FactorsAreOneAtTheBase) {
+  const std::vector<std::string> keys = {"model.parametrization=mup", "model.dim=256",
+                                         "model.heads=4"};
+  const auto with = [&](const char* base, const char* head_dim) {
+    std::vector<std::string> all = keys;
+    all.insert(all.end(), {base, head_dim});
+    return OptionsOf(all);
+  };
+  EXPECT_EQ(with("model.mup_base=256", "model.mup_base_head_dim=0").ScoreDivisor(), 0);
+  EXPECT_EQ(with("model.mup_base=256", "model.mup_base_head_dim=64").ScoreDivisor(), 8);
+  EXPECT_EQ(with("model.mup_base=256", "model.mup_base_head_dim=64").WidthFactor(), 1);
+  EXPECT_EQ(with("model.mup_base=64", "model.mup_base_head_dim=16").ScoreDivisor(), 16);
+  EXPECT_EQ(with("model.mup_base=64", "model.mup_base_head_dim=16").WidthFactor(), 4);
+  EXPECT_EQ(OptionsOf({}).WidthFactor(), 1);
+}
+
 // The plan of a rank's part of a model, a pure function: all ranks' parts make up the model once.
 
 constexpr std::int64_t kLayers = 7, kPlanLength = 13, kPlanSequences = 3;

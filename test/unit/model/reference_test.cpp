@@ -26,8 +26,8 @@ class ReferenceProperty : public testing::TestWithParam<Configuration> {
   const data::Entry batch_ = RandomBatch(GetParam().options.vocabulary, kSequences, kLength, 0, 5);
 
   ReferenceResult Run(const data::Entry& batch, bool training = true, bool causal = true) const {
-    return RunReference(Options(), parameters_, batch, kSeed, GetParam().label_smoothing, training,
-                        causal);
+    return RunReference(Options(), parameters_, batch, kSeed,
+                        {GetParam().label_smoothing, GetParam().z_loss}, training, causal);
   }
   // Whether the logits of sequence b, positions [0, end), are the same bits.
   bool SameLogits(const ReferenceResult& a, const ReferenceResult& b, std::int64_t sequence,
@@ -156,8 +156,8 @@ TEST_P(ReferenceProperty, DropoutIsForTraining) {
   without.word_dropout = without.layer_dropout = without.weight_dropout = 0;
   without.sampled_softmax = 0;
   const ReferenceResult evaluated = Run(batch_, false);
-  const ReferenceResult plain =
-      RunReference(without, parameters_, batch_, kSeed, GetParam().label_smoothing, true);
+  const ReferenceResult plain = RunReference(without, parameters_, batch_, kSeed,
+                                             {GetParam().label_smoothing, GetParam().z_loss}, true);
   EXPECT_EQ(evaluated.loss_sum, plain.loss_sum);
   EXPECT_EQ(evaluated.gradients, plain.gradients);
   EXPECT_EQ(Run(batch_).loss_sum != plain.loss_sum, drops);
@@ -255,10 +255,11 @@ std::optional<double> FiniteDifference(const Configuration& configuration,
     for (std::size_t i = 0; i < direction.size(); ++i) {
       moved[name][i] = parameters.at(name)[i] + points[k] * step * direction[i];
     }
-    const ReferenceResult result = RunReference(configuration.options, moved, batch, kSeed,
-                                                configuration.label_smoothing, true);
+    const ReferenceResult result =
+        RunReference(configuration.options, moved, batch, kSeed,
+                     {configuration.label_smoothing, configuration.z_loss}, true);
     if (result.relu_on != middle.relu_on) return std::nullopt;
-    derivative += factors[k] * result.loss_sum / step;
+    derivative += factors[k] * result.objective / step;
   }
   return derivative;
 }
@@ -269,7 +270,8 @@ TEST_P(ReferenceGradient, IsTheDerivativeOfTheLoss) {
   const Parameters parameters = RandomParameters(options, 3);
   const data::Entry batch = RandomBatch(options.vocabulary, kSequences, kLength, kMaskedTail, 5);
   const ReferenceResult result =
-      RunReference(options, parameters, batch, kSeed, configuration.label_smoothing, true);
+      RunReference(options, parameters, batch, kSeed,
+                   {configuration.label_smoothing, configuration.z_loss}, true);
   ASSERT_EQ(result.valid, kSequences * kLength - kMaskedTail);
   ASSERT_EQ(result.gradients.size(), parameters.size());
   std::uint32_t seed = 100;

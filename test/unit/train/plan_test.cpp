@@ -514,6 +514,34 @@ std::string Complaint(const std::string& text, const comm::GridShape& grid) {
   return Complaint([&] { Read(text, grid); });
 }
 
+// muP: 1 / m of the rate and m times the decay for matrices of blocks, whatever their group says;
+// with Muon the square root of m.
+TEST(MupRates, FollowTheWidth) {
+  const std::string mup =
+      "[model]\ndim=256\nparametrization=mup\nmup_base=64\n[optimizer]\nweight_decay=0.5\n";
+  const auto groups = [&](const std::string& keys) {
+    return ReadAll(DeckOf(mup + keys)).optimizer.groups;
+  };
+  constexpr auto kMatrices = static_cast<std::size_t>(ParameterGroup::kMatrices);
+  for (const std::string kind : {"adamw", "lion", "muon"}) {
+    const double m = kind == "muon" ? 2 : 4;
+    const auto plain = groups("kind=" + kind);
+    EXPECT_EQ(plain[kMatrices].rate, 1 / m) << kind;
+    EXPECT_EQ(plain[kMatrices].decay, 0.5 * m) << kind;
+    const auto own = groups("groups=matrices:3:0.25,norms:2\nkind=" + kind);
+    EXPECT_EQ(own[kMatrices].rate, 3 / m) << kind;
+    EXPECT_EQ(own[kMatrices].decay, 0.25 * m) << kind;
+    for (std::size_t other = 0; other < kParameterGroups; ++other) {
+      if (other == kMatrices) continue;
+      EXPECT_EQ(plain[other].rate, 1) << kind;
+      EXPECT_FALSE(plain[other].decay) << kind;
+    }
+  }
+  EXPECT_EQ(Complaint([&] { groups("kind=sgd"); }),
+            "a.in:7: optimizer.kind = sgd: sgd has no rates for model.parametrization = mup\n"
+            "  Use adamw, lion or muon, or model.parametrization = standard.");
+}
+
 TEST(CanonicalDeck, NoneIsTheDefault) {
   EXPECT_FALSE(Read("", Grid(3, 2, 2)).On());
   EXPECT_FALSE(Read("[run]\ncanonical = none\n", Grid(3)).On());

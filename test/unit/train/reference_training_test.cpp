@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "plan_of.hpp"
 #include "reference.hpp"
 #include "whole_model.hpp"
 
@@ -83,6 +84,7 @@ std::vector<data::Entry> Batches() {
 struct Settings {
   model::Options model;
   train::OptimizerOptions optimizer;
+  std::int64_t sequences = kBatch, length = kLength;
 };
 Settings Jsc() {
   deck::Schema schema;
@@ -121,7 +123,7 @@ class Training {
     return losses;
   }
 
-  // Rounded to fp32, so that every precision starts from the same numbers.
+  // The weights, rounded to fp32, so that every precision starts from the same numbers.
   Parameters RoundedStart() {
     Parameters start;
     DispatchDtype(model_.Parameters().Type(), [&](auto zero) {
@@ -142,8 +144,8 @@ class Training {
     plan.options = settings.model;
     plan.dtype = dtype;
     plan.seed = kSeed;
-    plan.length = kLength;
-    plan.micro_batch = kBatch;
+    plan.length = settings.length;
+    plan.micro_batch = settings.sequences;
     return plan;
   }
   static device::Stream StreamOf(bool bf16) {
@@ -205,6 +207,76 @@ TEST_F(TrainingAgainstReference, InBf16) {
   const std::vector<double> losses = Losses(Dtype::kFloat32, true, kSteps);
   EXPECT_LT(LargestDifference(losses, right_), kBf16);
   EXPECT_GT(LargestDifference({losses.front()}, right_), kBf16Least);
+}
+
+// The coordinate check of muP (Yang et al. 2022, appendix D.1): after some steps at one rate, block
+// outputs and logits have moved by as much in a wide model as in a narrow one.
+
+constexpr std::int64_t kCoordinateSteps = 4;
+// Largest ratio of two widths' moves that muP may have: of block outputs, and of logits, whose
+// first values are smaller in a wide model.
+constexpr double kSteady = 1.25, kSteadyLogits = 2;
+constexpr double kGrows = 3;  // least ratio from 64 to 512 without it
+
+// Mean |after - before| of each block's output and, last, of the logits.
+std::vector<double> Moves(std::int64_t width, const std::string& kind, bool mup) {
+  constexpr std::int64_t kSequences = 4, kTokens = 8, kTypes = 31;
+  const deck::Deck deck = ParsedDeck(
+      fmt::format("[model]\ndim={}\nheads=4\nlayers=2\nffn={}\ninit_deviation=0.1\n"
+                  "max_positions=8\n{}[optimizer]\nkind={}\n",
+                  width, 4 * width,
+                  mup ? "parametrization=mup\nmup_base=64\nmup_base_head_dim=16\n" : "", kind));
+  const train::DeckOptions options = train::ReadAll(deck);
+  const Settings settings{model::WithVocabulary(options.model, kTypes, deck), options.optimizer,
+                          kSequences, kTokens};
+  Training training(settings, Dtype::kFloat32, false);
+  const data::Entry batch = RandomBatch(kTypes, kSequences, kTokens, 0, 5);
+  const auto run = [&] {
+    return RunReference(settings.model, training.RoundedStart(), batch, kSeed, 0, false);
+  };
+  ReferenceResult before = run();
+  for (std::int64_t step = 0; step < kCoordinateSteps; ++step) {
+    training.Step(batch, kind == "lion" ? 1e-3 : 3e-3);
+  }
+  ReferenceResult after = run();
+  before.blocks.push_back(before.logits);
+  after.blocks.push_back(after.logits);
+  std::vector<double> moves;
+  for (std::size_t i = 0; i < before.blocks.size(); ++i) {
+    double sum = 0;
+    for (std::size_t j = 0; j < before.blocks[i].size(); ++j) {
+      sum += std::abs(after.blocks[i][j] - before.blocks[i][j]);
+    }
+    moves.push_back(sum / static_cast<double>(before.blocks[i].size()));
+  }
+  return moves;
+}
+
+TEST(CoordinateCheck, MupMovesAsMuchAtAnyWidth) {
+  for (const std::string kind : {"adamw", "lion", "muon"}) {
+    for (const bool mup : {true, false}) {
+      std::vector<double> least, most, first, last;
+      for (const std::int64_t width : {64, 128, 256, 512}) {
+        last = Moves(width, kind, mup);
+        if (first.empty()) first = least = most = last;
+        std::string text;
+        for (std::size_t i = 0; i < last.size(); ++i) {
+          least[i] = std::min(least[i], last[i]);
+          most[i] = std::max(most[i], last[i]);
+          text += fmt::format(" {:.4f}", last[i]);
+        }
+        RecordProperty(fmt::format("{}_{}_{}", kind, mup ? "mup" : "standard", width), text);
+      }
+      for (std::size_t i = 0; i < first.size(); ++i) {
+        if (mup) {
+          const bool logits = i + 1 == first.size();
+          EXPECT_LT(most[i] / least[i], logits ? kSteadyLogits : kSteady) << kind << " " << i;
+        } else {
+          EXPECT_GT(last[i] / first[i], kGrows) << kind << " " << i;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -110,7 +110,8 @@ TEST_F(CudnnAttentionTest, AgreesWithOurOwn) {
                                    {3, 200, 2, 1, 64},
                                    {1, 333, 3, 3, 80}};
 #endif
-  for (const AttentionShape& shape : shapes) {
+  for (AttentionShape shape : shapes) {
+    if (shape.sequences == 3) shape.divisor = 13;
     const AttentionProblem problem(shape, 0);
     ExpectServed(shape);
     // Weights meet values in bf16 there.

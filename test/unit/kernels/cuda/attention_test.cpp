@@ -288,6 +288,17 @@ TEST_P(CudaAttentionTest, WithoutCausality) {
   }
 }
 
+TEST_P(CudaAttentionTest, AnotherDivisor) {
+  for (const std::int64_t length : {7, 70}) {
+    Compare({.sequences = 1,
+             .length = length,
+             .heads = 2,
+             .kv_heads = 1,
+             .head_dim = 16,
+             .divisor = 7});
+  }
+}
+
 // Documents shorter than a tile, at its edges, and longer.
 TEST_P(CudaAttentionTest, Documents) {
   const AttentionShape shapes[] = {{2, 31, 4, 2, 7},   {2, 100, 2, 1, 32}, {1, 200, 2, 2, 64},
@@ -570,6 +581,12 @@ TEST_F(MatrixAttentionTest, Lengths) {
   Compare(AttentionProblem({1, 1100, 1, 1, 32}, 0.1));
 }
 
+TEST_F(MatrixAttentionTest, AnotherDivisor) {
+  AttentionShape shape = {2, 140, 2, 1, 64};
+  shape.divisor = 13;
+  Compare(AttentionProblem(shape, 0.1));
+}
+
 TEST_F(MatrixAttentionTest, Groups) {
   for (const std::int64_t kv_heads : {1, 2, 3, 6}) {
     Compare(AttentionProblem({2, 70, 6, kv_heads, 32, 7}, 0.3));
@@ -771,6 +788,9 @@ TEST_P(CudaCachedAttentionTest, SeveralTokens) {
   Compare({ShapeOf(3, 3, 4, 2, 5), 72, {0, 64, 69}});
   Compare({ShapeOf(2, 17, 3, 3, 24), 90, {0, 60}});
   Compare({ShapeOf(1, 5, 4, 1, 8), 600, {590}});
+  AttentionShape other = ShapeOf(2, 1, 4, 2, 16);
+  other.divisor = 9;
+  Compare({other, 90, {0, 80}});
 }
 
 // Texts that end in the first piece, at the edges of pieces, and in the last.

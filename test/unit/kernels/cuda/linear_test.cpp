@@ -18,23 +18,23 @@ using kernels::Form;
 using kernels::Matrix;
 
 // The vocabulary head on a GPU against the CPU's in fp64: losses and gradients for slices of the
-// vocabulary, smoothing, masked rows.
+// vocabulary, smoothing, z, masked rows.
 
 struct Problem {
   std::int64_t rows, vocabulary, dim;
-  double smoothing = 0;
+  kernels::LossTerms terms;
   Dtype dtype = Dtype::kFloat32;
   Values x, weight, before;  // before: what dweight is added to
   std::vector<std::int32_t> targets;
 };
 
 // Targets all over the vocabulary, several rows with the same one; every fifth masked.
-Problem MakeProblem(std::int64_t rows, std::int64_t vocabulary, std::int64_t dim, double smoothing,
-                    Dtype dtype) {
+Problem MakeProblem(std::int64_t rows, std::int64_t vocabulary, std::int64_t dim,
+                    const kernels::LossTerms& terms, Dtype dtype) {
   Problem p{rows,
             vocabulary,
             dim,
-            smoothing,
+            terms,
             dtype,
             Random(rows * dim, 1, dtype, 2),
             Random(vocabulary * dim, 2, dtype),
@@ -60,8 +60,8 @@ Result OnTheCpu(Problem p) {
                      kernels::VocabularyScratch({.threads = 1}, p.rows, p.vocabulary, p.dim, true));
   Values statistics(static_cast<std::size_t>(p.rows * kernels::kSoftmaxStatistics));
   Result result{Values(static_cast<std::size_t>(p.rows)), {}, {}, {}};
-  const kernels::VocabularyTile tile{x.View(),    weight.View(), p.targets.data(), 0, p.vocabulary,
-                                     p.smoothing, true};
+  const kernels::VocabularyTile tile{x.View(), weight.View(), p.targets.data(), 0, p.vocabulary,
+                                     p.terms,  true};
   kernels::VocabularyStatistics({}, tile, scratch.View(), statistics.data());
   kernels::VocabularyLosses({}, tile, statistics.data(), 1, result.losses.data());
   kernels::VocabularyGradient({}, tile, scratch.View(), statistics.data(), 1, dx.View(),
@@ -108,7 +108,7 @@ class VocabularyTest : public ProductsTest {
           kernels::VocabularyScratch(Stream(), p.rows, range.Size(), p.dim, true), Values{}, 0,
           shift / static_cast<std::int64_t>(SizeOf(p.dtype))));
       tiles.push_back({x.View(), Without(weights.back()->View(), spare), targets.As<std::int32_t>(),
-                       static_cast<std::int32_t>(range.begin), p.vocabulary, p.smoothing, true,
+                       static_cast<std::int32_t>(range.begin), p.vocabulary, p.terms, true, nullptr,
                        spare});
       kernels::VocabularyStatistics(Stream(), tiles.back(), scratch.back()->View(),
                                     statistics.As<double>() + part * count);
@@ -148,20 +148,22 @@ TEST_F(VocabularyTest, AgreesWithTheCpuInEverySlicing) {
     return dtype == Dtype::kBfloat16 ? 0.03 : 80 * UnitOf(dtype);
   };
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16}) {
-    for (const double smoothing : {0.0, 0.1}) {
+    for (const kernels::LossTerms& terms :
+         {kernels::LossTerms{}, kernels::LossTerms{0.1, 0}, kernels::LossTerms{0.1, 0.05}}) {
       for (const auto& [rows, vocabulary, dim] : {std::array<std::int64_t, 3>{1, 3, 1},
                                                   {7, 33, 5},
                                                   {21, 517, 24},
                                                   {4, 2601, 8},
                                                   {10, 64, 16}}) {
-        const Problem p = MakeProblem(rows, vocabulary, dim, smoothing, dtype);
+        const Problem p = MakeProblem(rows, vocabulary, dim, terms, dtype);
         const Result expected = OnTheCpu(p);
         for (int number = 2; number <= 7; ++number) {
           const int parts = number / 2;
           const bool spare = number % 2 == 1;
           SCOPED_TRACE(testing::Message()
-                       << trireme::NameOf(dtype) << " smoothing " << smoothing << " vocabulary "
-                       << vocabulary << " in " << parts << (spare ? " with spare rows" : ""));
+                       << trireme::NameOf(dtype) << " smoothing " << terms.smoothing << " z "
+                       << terms.z << " vocabulary " << vocabulary << " in " << parts
+                       << (spare ? " with spare rows" : ""));
           const Result result = InSlices(p, parts, parts == 2 ? 8 : 0, spare);
           const double error = bound(dtype);
           ExpectClose(result.losses, expected.losses, error, error);
@@ -190,7 +192,7 @@ TEST_F(VocabularyTest, SpareRowsFillWholeUnits) {
 
 TEST_F(VocabularyTest, TheSameBitsTwice) {
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16}) {
-    const Problem p = MakeProblem(13, 700, 16, 0.1, dtype);
+    const Problem p = MakeProblem(13, 700, 16, {0.1}, dtype);
     const Result first = InSlices(p, 2), second = InSlices(p, 2);
     EXPECT_EQ(first.bits, second.bits);
   }
@@ -204,7 +206,7 @@ TEST_F(VocabularyTest, LogitsReadOnceGiveTheSameBits) {
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16}) {
     for (const std::int64_t vocabulary : {1, 90, 517, 4099, 13000}) {
       for (const std::int64_t shift : {0, 8}) {
-        Problem p = MakeProblem(6, vocabulary, 3, 0.1, dtype);
+        Problem p = MakeProblem(6, vocabulary, 3, {0.1}, dtype);
         p.x[0] = 40;  // a row with a certain token
         const Result once = InSlices(p, 1, shift, shift == 0);
         const device::GpuContext* const card = std::exchange(Stream().gpu, &small);
@@ -245,7 +247,7 @@ TEST_F(VocabularyTest, GradientsComeWithTheStatistics) {
 
 // Beside a target that is nearly certain the other logits still count.
 TEST_F(VocabularyTest, NearlyCertainTargets) {
-  Problem p = MakeProblem(1, 50, 1, 0, Dtype::kFloat32);
+  Problem p = MakeProblem(1, 50, 1, {}, Dtype::kFloat32);
   p.x = {20};
   p.weight.assign(50, 0);
   p.weight[17] = 1;
@@ -265,7 +267,7 @@ TEST_F(VocabularyTest, WhatIsNotFiniteIsSeen) {
     for (const double bad : {kNan, kInfinity}) {
       // Among the targets' neighbours in an access, far from them, and as a target.
       for (const std::size_t token : {std::size_t{5}, std::size_t{70}, std::size_t{3}}) {
-        Problem p = MakeProblem(2, 90, 1, 0, dtype);
+        Problem p = MakeProblem(2, 90, 1, {}, dtype);
         p.targets = {3, 4};
         p.x = {1, 1};
         p.weight[token] = bad;
@@ -281,7 +283,7 @@ TEST_F(VocabularyTest, WhatIsNotFiniteIsSeen) {
 
 // A slice of no tokens leaves the others' statistics alone.
 TEST_F(VocabularyTest, EmptySlices) {
-  const Problem p = MakeProblem(6, 3, 8, 0.1, Dtype::kFloat32);
+  const Problem p = MakeProblem(6, 3, 8, {0.1}, Dtype::kFloat32);
   const Result expected = OnTheCpu(p), result = InSlices(p, 5);
   ExpectClose(result.losses, expected.losses, 1e-5, 1e-5);
   ExpectClose(result.dx, expected.dx, 1e-5, 1e-5);
@@ -321,7 +323,7 @@ TEST_F(VocabularyTest, TilesAreEven) {
 }
 
 TEST_F(VocabularyTest, OfNoRows) {
-  Problem p = MakeProblem(0, 20, 4, 0, Dtype::kFloat32);
+  Problem p = MakeProblem(0, 20, 4, {}, Dtype::kFloat32);
   const Result result = InSlices(p, 1);
   EXPECT_EQ(result.dweight, p.before);
 }

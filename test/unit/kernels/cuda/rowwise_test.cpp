@@ -39,7 +39,7 @@ TEST_P(RowwiseElementwise, AddBias) {
   }
 }
 
-TEST_P(RowwiseElementwise, AddClearAndCopy) {
+TEST_P(RowwiseElementwise, AddClearCopyAndScale) {
   for (const RowwiseSize& size : RowwiseSizes()) {
     HostRows x = HostRows::Random(size.rows, size.columns, 1);
     HostRows y = HostRows::Random(size.rows, size.columns, 2);
@@ -52,6 +52,9 @@ TEST_P(RowwiseElementwise, AddClearAndCopy) {
     kernels::Copy(Stream(), to.View(), cleared.View());
     EXPECT_EQ(cleared.Values(), to.Values()) << "Copy " << Describe(size);
     EXPECT_TRUE(cleared.GapsUntouched());
+    kernels::Scale(Stream(), from.View(), 0.3, cleared.View());
+    kernels::Scale(Cpu(), x.View(), 0.3, x.View());
+    Expect(cleared, x, "Scale " + Describe(size));
   }
 }
 
@@ -260,6 +263,7 @@ TEST_P(RowwiseElementwise, NoRowsAndNoColumnsAreNothing) {
     kernels::AddBias(Stream(), x, some.View());
     kernels::Add(Stream(), x, x);
     kernels::Copy(Stream(), x, x);
+    kernels::Scale(Stream(), x, 2, x);
     kernels::Clear(Stream(), x);
     kernels::DropoutForward(Stream(), x, {}, x);
     kernels::ResidualForward(Stream(), x, x, some.View(), {}, x);

@@ -133,6 +133,8 @@ TEST_F(TrainingOnGpu, WhateverTheModel) {
       DeckOf(std::string(kCourse) + "recompute=full\n"),
       DeckOf(std::string(kCourse) + "recompute=full\nword_dropout=0.2\nlayer_dropout=0.4\n"),
       DeckOf(std::string(kLlama) + "word_dropout=0.2\nlayer_dropout=0.4\nweight_dropout=0.2\n"),
+      DeckOf(std::string(kLlama) + "parametrization=mup\nmup_base=6\nmup_base_head_dim=2\n",
+             "z_loss=0.1\n"),
       DeckOf(std::string(kLlama) + "recompute=selective\n"),
       DeckOf("heads=3\nkv_heads=1\nhead_dim=4\ndim=13\nffn=19\nlayers=1\nmax_positions=7\n"
              "activation=gelu\nposition=learned\ntie_embeddings=yes\ndropout=0.1\n"
