@@ -93,13 +93,17 @@ void CheckSampledSoftmax(const Request& request) {
   }
 }
 
-// Refuses a growing batch that begins above data.batch, and one of pairs.
+// Refuses a growing batch that begins above data.batch, and one of pairs or in canonical sums.
 void CheckBatchRamp(const Request& request) {
   const ScheduleOptions& schedule = request.options.schedule;
   if (schedule.batch_ramp == 0) return;
   if (request.tokens.pairs) {
     throw request.deck.Complain("schedule.batch_ramp", "batches of pairs do not grow",
                                 "Use schedule.batch_ramp = 0.");
+  }
+  if (request.options.parallel.canonical.On()) {
+    throw request.deck.Complain("schedule.batch_ramp", "does not go together with run.canonical",
+                                "Leave out one of them.");
   }
   const std::int64_t batch = request.options.data.batch;
   if (schedule.batch_start <= batch) return;
