@@ -227,11 +227,17 @@ ReplicaCheck::ReplicaCheck(TrainingState& state)
 // For each block that several ranks of a replica hold: all places where a rank's part begins or
 // ends, ascending, the same on all ranks. (Slices of unequal size are cut at different places.)
 std::vector<std::vector<std::int64_t>> ReplicaCheck::FindCuts(const TrainingState& state) const {
-  const auto& parameters = state.Net().Parameters().Parameters();
+  std::set<std::string> shared;  // parameters of which a replica has several copies
+  for (const kernels::Parameter& parameter : state.Net().Parameters().Parameters()) {
+    if (parameter.copies > 1) shared.insert(parameter.name);
+  }
   std::vector<Held> mine;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const kernels::StateBlock& block = blocks_[i];
-    if (parameters[i % parameters.size()].copies == 1 || block.begin == block.end) continue;
+    // Names of moments have a prefix: "second_moment.norm.weight".
+    const bool moment = i >= state_.model.size();
+    const std::string name = moment ? block.name.substr(block.name.find('.') + 1) : block.name;
+    if (!shared.contains(name) || block.begin == block.end) continue;
     mine.push_back({static_cast<std::int64_t>(i), block.begin, block.end});
   }
   const std::vector<Held> of_copy = comm::GatherAll(grid_.Shard(), mine);

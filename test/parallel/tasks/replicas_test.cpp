@@ -51,7 +51,9 @@ constexpr std::array kReplicasLayouts = {
     ReplicasLayout{kReplicasModel, "data=4\npipeline=2\nsharding=parameters\nshard_group=2\n"},
     ReplicasLayout{kReplicasModel, "data=6\nsharding=parameters\nshard_group=2\n"},
     ReplicasLayout{kUneven, "data=2\ntensor=4\nsequence_parallel=yes\nsharding=parameters\n"},
-    ReplicasLayout{kUneven, "data=4\ntensor=2\nsharding=gradients\nshard_group=2\n"}};
+    ReplicasLayout{kUneven, "data=4\ntensor=2\nsharding=gradients\nshard_group=2\n"},
+    // Only some parameters have a second moment.
+    ReplicasLayout{kUneven, "data=2\ntensor=4\n[optimizer]\nkind=muon\naverage=0.9\n"}};
 
 std::string ReplicasDeckOf(const ReplicasLayout& layout) {
   return fmt::format(
