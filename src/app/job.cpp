@@ -122,18 +122,21 @@ namespace {
 
 // Whether this CPU's bf16 products are clearly slower than fp32 ones of rounded operands: on the
 // rank that is slowest at each. A start that is measured anew, on the same CPUs, should decide
-// alike: hence a margin. Collective; all ranks measure at once, as they compute.
-bool Bf16IsSlower(const comm::Communicator& world, const device::Stream& stream, Dtype dtype) {
+// alike: hence a margin. Keeps the speed of the faster way. Collective; all ranks measure at once,
+// as they compute.
+bool Bf16IsSlower(const comm::Communicator& world, Device& device) {
   constexpr double kMargin = 1.1;
   const auto speed = [&](bool by_fp32) {
-    device::Stream way = stream;
+    device::Stream way = device.stream;
     way.bf16_by_fp32 = by_fp32;
     double flops = 0;
-    world.Together([&] { flops = kernels::MeasureRoof(way, dtype); });
-    return world.Min(flops);
+    world.Together([&] { flops = kernels::MeasureRoof(way, device.dtype); });
+    return flops;
   };
-  const double rounded = speed(true);
-  return rounded > kMargin * speed(false);
+  const double rounded = speed(true), native = speed(false);
+  const bool slower = world.Min(rounded) > kMargin * world.Min(native);
+  device.roof_flops = slower ? rounded : native;
+  return slower;
 }
 
 // Chooses how a CPU computes products in bf16 (run.bf16_products). Collective.
@@ -151,8 +154,7 @@ void ChooseBf16Products(const Request& request, const comm::Communicator& world,
     device.why_fp32 = "this CPU has no bf16 instructions";
   } else if (kept) {
     device.why_fp32 = "as the run began";
-  } else if (world.Min(std::int64_t{own == "AMX" ? 1 : 0}) == 0 &&
-             Bf16IsSlower(world, device.stream, device.dtype)) {
+  } else if (world.Min(std::int64_t{own == "AMX" ? 1 : 0}) == 0 && Bf16IsSlower(world, device)) {
     device.why_fp32 = "this CPU's bf16 instructions are slower";
   }
   device.stream.bf16_by_fp32 = !device.why_fp32.empty();

@@ -230,9 +230,8 @@ std::vector<Refusal> RefusalsOf(const TokenizeOptions& options) {
 
 void Check(const Refusal& refusal, const deck::Deck& deck) {
   for (const char* const key : refusal.names) {
-    const std::string name = fmt::format("tokenize.{}", key);
-    if (!refusal.applies || !deck.Differs(name)) continue;
-    throw deck.Complain(name, refusal.why, "Remove this key.");
+    deck.RefuseUnused(refusal.applies, fmt::format("tokenize.{}", key), refusal.why,
+                      "Remove this key.");
   }
 }
 

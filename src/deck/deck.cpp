@@ -334,6 +334,11 @@ bool Deck::Differs(const std::string& name) const {
   return text != key.fallback;
 }
 
+void Deck::RefuseUnused(bool unused, const std::string& name, const std::string& what,
+                        const std::string& advice) const {
+  if (unused && Differs(name)) throw Complain(name, what, advice);
+}
+
 std::string Deck::Where(const std::string& name) const { return Find(name).where; }
 
 void Deck::Take(const std::string& name, const Value& value) {

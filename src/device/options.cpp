@@ -91,10 +91,8 @@ void Declare(deck::Schema& schema) { deck::Declare(schema, Bind); }
 
 Options Read(const deck::Deck& deck) {
   const Options options = deck::Read(deck, Bind);
-  if (options.precision != Precision::kBf16 && deck.Differs(kBf16Key)) {
-    throw deck.Complain(kBf16Key, "belongs to run.precision = bf16",
-                        "Leave it out, or choose that precision.");
-  }
+  deck.RefuseUnused(options.precision != Precision::kBf16, kBf16Key,
+                    "belongs to run.precision = bf16", "Leave it out, or choose that precision.");
   return options;
 }
 

@@ -142,10 +142,8 @@ void HeadLayer::GatherStatistics(const Pass& pass, std::int64_t count) const {
 }
 
 // The losses of the rows of x; unless dx is Empty(), also the gradients of x and the weight.
-void HeadLayer::FusedTile(const Pass& pass, kernels::VocabularyTile tile, double* losses,
+void HeadLayer::FusedTile(const Pass& pass, const kernels::VocabularyTile& tile, double* losses,
                           const Matrix& dx, const Matrix& dweight) const {
-  tile.vocabulary = vocabulary_;
-  tile.gradient = !dx.Empty();
   const Matrix& scratch = pass.workspace.tile;
   const std::int64_t count = kernels::kSoftmaxStatistics * tile.x.rows;
   double* statistics = pass.workspace.statistics.As<double>();
@@ -216,7 +214,9 @@ void HeadLayer::Loss(const Pass& pass, const Matrix& x, const kernels::LossTerms
                                 .weight = pass.Value(weight_),
                                 .targets = pass.tokens.targets,
                                 .first = static_cast<std::int32_t>(slice_.begin),
+                                .vocabulary = vocabulary_,
                                 .terms = terms,
+                                .gradient = !dx.Empty(),
                                 .spare = spare_};
   Matrix dweight = dx.Empty() ? dx : pass.registry->SecondGradient(weight_);
   if (sampled) {

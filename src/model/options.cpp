@@ -98,14 +98,12 @@ constexpr double kMostParameters = 1e14;  // keeps byte counts within 64 bits
 // Checks the keys of muP.
 void CheckParametrization(const deck::Deck& deck, const Options& o) {
   constexpr const char* kParametrization = "model.parametrization";
-  if (o.parametrization == Parametrization::kStandard) {
-    for (const char* key : {"model.mup_base", "model.mup_base_head_dim"}) {
-      if (!deck.Differs(key)) continue;
-      throw deck.Complain(key, "belongs to model.parametrization = mup",
-                          "Leave it out, or choose that parametrization.");
-    }
-    return;
+  const bool standard = o.parametrization == Parametrization::kStandard;
+  for (const char* key : {"model.mup_base", "model.mup_base_head_dim"}) {
+    deck.RefuseUnused(standard, key, "belongs to model.parametrization = mup",
+                      "Leave it out, or choose that parametrization.");
   }
+  if (standard) return;
   if (o.mup_base == 0) {
     throw deck.Complain(kParametrization, "mup needs model.mup_base",
                         "Give the model.dim of the model whose learning rate you tuned.");

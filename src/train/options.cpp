@@ -145,28 +145,25 @@ void ReadGroups(OptimizerOptions& options, const deck::Deck& deck) {
 OptimizerOptions ReadOptimizer(const deck::Deck& deck) {
   OptimizerOptions options = deck::Read(deck, BindOptimizer);
   const auto only = [&](const char* key, OptimizerKind kind) {
-    if (!deck.Differs(key) || options.kind == kind) return;
-    throw deck.Complain(
-        key,
+    deck.RefuseUnused(
+        options.kind != kind, key,
         fmt::format("belongs to optimizer.kind = {}", kKinds.at(static_cast<std::size_t>(kind))),
         "Leave it out, or choose that kind.");
   };
   only("optimizer.momentum", OptimizerKind::kSgd);
   only("optimizer.muon_momentum", OptimizerKind::kMuon);
-  if (options.average == 0 && deck.Differs("optimizer.average_from")) {
-    throw deck.Complain("optimizer.average_from", "there is no average of the weights",
-                        "Leave it out, or give optimizer.average, such as 0.999.");
-  }
+  deck.RefuseUnused(options.average == 0, "optimizer.average_from",
+                    "there is no average of the weights",
+                    "Leave it out, or give optimizer.average, such as 0.999.");
   if (!options.groups_text.empty()) ReadGroups(options, deck);
   return options;
 }
 
 ScheduleOptions ReadSchedule(const deck::Deck& deck) {
   const ScheduleOptions options = deck::Read(deck, BindSchedule);
-  if (options.batch_ramp == 0 && deck.Differs("schedule.batch_start")) {
-    throw deck.Complain("schedule.batch_start", "belongs to schedule.batch_ramp",
-                        "Leave it out, or say over how many steps the batch grows.");
-  }
+  deck.RefuseUnused(options.batch_ramp == 0, "schedule.batch_start",
+                    "belongs to schedule.batch_ramp",
+                    "Leave it out, or say over how many steps the batch grows.");
   return options;
 }
 

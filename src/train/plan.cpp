@@ -76,47 +76,40 @@ void CheckArithmetic(const Request& request, const std::string& value) {
   }
 }
 
-void CheckSampledSoftmax(const Request& request) {
-  constexpr const char* kSampled = "model.sampled_softmax";
+// Refuses what does not go together in training.
+void CheckCombinations(const Request& request) {
   const DeckOptions& asked = request.options;
-  if (asked.model.sampled_softmax == 0) return;
-  if (request.machine.stream.OnGpu()) {
-    throw request.deck.Complain(kSampled, "works on CPUs alone",
-                                "Use run.device = cpu, or model.sampled_softmax = 0.");
+  const bool sampled = asked.model.sampled_softmax > 0, grows = asked.schedule.batch_ramp > 0;
+  const bool canonical = asked.parallel.canonical.On();
+  const bool fp8 = asked.machine.precision == device::Precision::kFp8;
+  constexpr const char *kSampled = "model.sampled_softmax", *kRamp = "schedule.batch_ramp";
+  struct Refusal {
+    bool applies;
+    const char *key, *what, *advice;
+  };
+  for (const Refusal& refusal : {
+           Refusal{sampled && request.machine.stream.OnGpu(), kSampled, "works on CPUs alone",
+                   "Use run.device = cpu, or model.sampled_softmax = 0."},
+           Refusal{sampled && asked.optimizer.label_smoothing > 0, kSampled,
+                   "does not go together with optimizer.label_smoothing",
+                   "Leave out optimizer.label_smoothing, or use model.sampled_softmax = 0."},
+           Refusal{sampled && canonical, kSampled, "does not go together with run.canonical",
+                   "Leave out run.canonical, or use model.sampled_softmax = 0."},
+           Refusal{grows && request.tokens.pairs, kRamp, "batches of pairs do not grow",
+                   "Use schedule.batch_ramp = 0."},
+           Refusal{grows && canonical, kRamp, "does not go together with run.canonical",
+                   "Leave out one of them."},
+           Refusal{fp8 && asked.model.weight_dropout > 0, "model.weight_dropout",
+                   "does not go together with fp8 products",
+                   "Use run.precision = bf16, or model.weight_dropout = 0."},
+       }) {
+    if (refusal.applies) throw request.deck.Complain(refusal.key, refusal.what, refusal.advice);
   }
-  for (const auto& [clashes, key] :
-       {std::pair(asked.optimizer.label_smoothing > 0, "optimizer.label_smoothing"),
-        std::pair(request.deck.Differs("run.canonical"), "run.canonical")}) {
-    if (!clashes) continue;
-    throw request.deck.Complain(kSampled, fmt::format("does not go together with {}", key),
-                                fmt::format("Leave out {}, or use {} = 0.", key, kSampled));
-  }
-}
-
-// Refuses a growing batch that begins above data.batch, and one of pairs or in canonical sums.
-void CheckBatchRamp(const Request& request) {
-  const ScheduleOptions& schedule = request.options.schedule;
-  if (schedule.batch_ramp == 0) return;
-  if (request.tokens.pairs) {
-    throw request.deck.Complain("schedule.batch_ramp", "batches of pairs do not grow",
-                                "Use schedule.batch_ramp = 0.");
-  }
-  if (request.options.parallel.canonical.On()) {
-    throw request.deck.Complain("schedule.batch_ramp", "does not go together with run.canonical",
-                                "Leave out one of them.");
-  }
-  const std::int64_t batch = request.options.data.batch;
-  if (schedule.batch_start <= batch) return;
+  const std::int64_t batch = asked.data.batch;
+  if (!grows || asked.schedule.batch_start <= batch) return;
   throw request.deck.Complain("schedule.batch_start",
                               fmt::format("the batch grows from here to data.batch = {}", batch),
                               fmt::format("What fits: schedule.batch_start = 1 to {}.", batch));
-}
-
-void CheckWeightDropout(const Request& request) {
-  const DeckOptions& asked = request.options;
-  if (asked.model.weight_dropout == 0 || asked.machine.precision != device::Precision::kFp8) return;
-  throw request.deck.Complain("model.weight_dropout", "does not go together with fp8 products",
-                              "Use run.precision = bf16, or model.weight_dropout = 0.");
 }
 
 using Sizes = std::pair<std::int64_t, std::int64_t>;
@@ -319,9 +312,7 @@ TrainingOptions MakeTrainingOptions(const Request& request, EvaluationPlan& layo
   const bool on_gpu = request.machine.stream.OnGpu();
   const comm::GridShape& grid = layout.grid;
   CheckGroups(request);
-  CheckSampledSoftmax(request);
-  CheckBatchRamp(request);
-  CheckWeightDropout(request);
+  CheckCombinations(request);
   const std::optional<PairFacts>& pairs = request.tokens.pairs;
   data::Sampler::Options samples{.tokens = request.tokens.train,
                                  .length = asked.data.sequence_length,

@@ -135,6 +135,8 @@ struct Device {
   std::int64_t program_bytes = 0;
   // Why bf16 products are fp32 products of rounded operands; empty: they are not.
   std::string why_fp32;
+  // FLOP/s of this rank's products (kernels::MeasureRoof); 0: not measured yet.
+  double roof_flops = 0;
   const char* Precision() const;  // "fp32", "bf16", "fp8", "fp64"
 };
 

@@ -49,6 +49,9 @@ class Deck {
   // Whether the deck or the command line gives the key another value than its default. A resolved
   // deck gives every key, so checks that refuse a key without effect ask this.
   bool Differs(const std::string& name) const;
+  // Throws Complain(name, what, advice) if the key has no effect (unused), but Differs.
+  void RefuseUnused(bool unused, const std::string& name, const std::string& what,
+                    const std::string& advice) const;
   // Origin of a value, for messages: "input/a.in:12", "command line", "preset jsc" or "default".
   std::string Where(const std::string& name) const;
   // Sets a key to a value from elsewhere (a preset, an automatic choice), unless the key or another

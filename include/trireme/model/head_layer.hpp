@@ -78,9 +78,9 @@ class HeadLayer {
                 const kernels::LossTerms& terms, bool gradient, double* losses) const;
   void CanonicalTile(const Pass& pass, const Matrix& x, std::int64_t first_row,
                      const kernels::LossTerms& terms, double* losses, const Matrix& dx) const;
-  // tile: weight and targets are set. dweight: [slice, dim], added to.
-  void FusedTile(const Pass& pass, kernels::VocabularyTile tile, double* losses, const Matrix& dx,
-                 const Matrix& dweight) const;
+  // dweight: [rows of tile.weight, dim], added to.
+  void FusedTile(const Pass& pass, const kernels::VocabularyTile& tile, double* losses,
+                 const Matrix& dx, const Matrix& dweight) const;
   kernels::WordDraw Draw(const Pass& pass) const;
   void GatherStatistics(const Pass& pass, std::int64_t count) const;
   std::int64_t vocabulary_, dim_;

@@ -217,6 +217,17 @@ TEST(Plan, RefusesWithTheLineOfTheDeck) {
   }
   EXPECT_THAT(Refusal("[run]\nprecision=fp8\n[model]\nweight_dropout=0.1\n", 1),
               HasSubstr("deck:15: model.weight_dropout = 0.1"));
+  const std::string sampled = "[model]\nsampled_softmax=9\n";
+  const std::string clash = "model.sampled_softmax = 9: does not go together with ";
+  EXPECT_THAT(Refusal(sampled + "[optimizer]\nlabel_smoothing=0.1\n", 1),
+              HasSubstr(clash + "optimizer.label_smoothing"));
+  EXPECT_THAT(Refusal(sampled + "[run]\ncanonical=1x1\n", 1), HasSubstr(clash + "run.canonical"));
+  try {
+    Activations(true, {"model.sampled_softmax=9"});
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("model.sampled_softmax = 9: works on CPUs alone"));
+  }
 }
 
 // Stages, uneven slices, uneven blocks of sequences and places of shard groups all differ.
