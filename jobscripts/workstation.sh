@@ -18,14 +18,21 @@ build_program
 prepare_tokens
 choose_run_folder
 
+# Two threads a rank if they fill the cores: half as many ranks have half as much to sum. The program pins them.
 ranks=$(usable_cores)
-launch=(mpirun -n "$ranks")
-[[ $ranks == 1 ]] || launch+=(--bind-to core)
 export OMP_NUM_THREADS=1
+binding=none
+if ((ranks % 2 == 0)); then
+  ranks=$((ranks / 2))
+  export OMP_NUM_THREADS=2
+elif ((ranks > 1)); then
+  binding=core
+fi
+launch=(mpirun -n "$ranks" --bind-to "$binding")
 # On one machine Open MPI need not look for network adapters: a few tenths of a second of every start.
 export OMPI_MCA_mtl=${OMPI_MCA_mtl:-^psm,psm2,ofi}
 
-say "train: $deck with $ranks rank(s) into $run"
+say "train: $deck with $ranks rank(s) of $OMP_NUM_THREADS thread(s) into $run"
 start_page_python
 code=0
 "${launch[@]}" "$trireme" -i "$deck" "${resume[@]}" "${overrides[@]}" "job.output=$run" || code=$?

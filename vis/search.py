@@ -6,7 +6,8 @@
 
 Each text is a set of settings for the deck; a | b stands for both, and several for all their combinations. Every
 candidate trains for the first time limit, from the start and with its whole schedule: a few steps measure its speed,
-which gives schedule.steps. The best ones, by the loss of the validation split, train for the next limit, and so on.
+which gives schedule.steps, so batches must not grow. The best ones, by the loss of the validation split, train for the
+next limit, and so on.
 The test split decides nothing. The folder gets the runs, search.json, search.md (the table) and search.svg (the
 picture; needs matplotlib); after an interruption the same command goes on where it stopped. One candidate runs at a
 time: run nothing else beside it. Exit code 1: a candidate failed in a way that is not its deck's fault.
@@ -16,7 +17,9 @@ import itertools
 import json
 import math
 import pathlib
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -43,7 +46,7 @@ def records(folder):
 
 def run(arguments, settings, folder):
     """Trains once; the last record of each kind, or None for a deck that Trireme refuses."""
-    command = shlex.split(arguments.launch) + ["-i", arguments.deck, *settings, f"job.output={folder}", "monitor.report=no"]
+    command = shlex.split(arguments.launch) + ["-i", arguments.deck, *settings, f"job.output={folder}"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode == DECK_AT_FAULT:
         print(" ", done.stderr.strip().splitlines()[0] if done.stderr.strip() else "refused", flush=True)
@@ -55,15 +58,25 @@ def run(arguments, settings, folder):
 
 def measure(arguments, settings, folder, minutes):
     """A candidate's result for one time limit."""
-    quick = ["checkpoint.every_steps=0", "monitor.sample_tokens=0", "monitor.tensorboard=no"]
-    probe = run(arguments, settings + quick + [f"schedule.steps={PROBE_STEPS}", "monitor.validate_every_steps=0",
-                                               "schedule.warmup_steps=0"], folder / "probe")
+    shutil.rmtree(folder, ignore_errors=True)  # of a search that was interrupted here
+    # Steps whose loss is not finite are skipped: the candidate's own result says how bad it is.
+    quick = {"checkpoint.every_steps": 0, "monitor.sample_tokens": 0, "monitor.tensorboard": "no", "monitor.report": "no",
+             "run.max_bad_steps": 1_000_000}
+
+    def trained(part, keys):
+        own = {**dict(setting.split("=", 1) for setting in settings), **quick, **keys}
+        return run(arguments, [f"{key}={value}" for key, value in own.items()], folder / part)
+
+    probe = trained("probe", {"schedule.steps": PROBE_STEPS, "schedule.warmup_steps": 0, "monitor.validate_every_steps": 0})
     if probe is None:
         return None
-    seconds = probe["interval"]["step_seconds_mean"]
-    steps = max(1, round(60 * minutes / seconds))
-    last = run(arguments, settings + quick + [f"schedule.steps={steps}", f"monitor.validate_every_steps={steps}"],
-               folder / "run")
+    resolved = (folder / "probe/deck.in").read_text(encoding="utf-8", errors="replace")
+    if not re.search(r"^batch_ramp *= *0\b", resolved, re.MULTILINE):
+        raise SystemExit("With schedule.batch_ramp the first steps do not tell the speed: leave it out of the search.")
+    steps = max(1, round(60 * minutes / probe["interval"]["step_seconds_mean"]))
+    last = trained("run", {"schedule.steps": steps, "monitor.validate_every_steps": steps})
+    if last is None:
+        return None
     return {"minutes": minutes, "steps": steps, "tokens": last["done"]["tokens"], "epochs": last["done"]["epoch"],
             "tokens_per_second": last["done"]["tokens_per_second"], "train": last["done"]["loss"],
             "valid": last["valid"]["loss"]}

@@ -342,12 +342,10 @@ Error NoneComplete(const Choice& choice) {
 }
 
 std::int64_t LastSequence(const std::string& folder) {
-  try {
-    const std::vector<Found> complete = ListComplete(folder);
-    return complete.empty() ? 0 : complete.front().sequence;
-  } catch (const Error&) {
-    return 0;  // no such folder yet
-  }
+  std::error_code error;
+  if (fs::status(folder, error).type() == fs::file_type::not_found) return 0;
+  const std::vector<Found> complete = ListComplete(folder);
+  return complete.empty() ? 0 : complete.front().sequence;
 }
 
 bool Choice::Unstarted() const {

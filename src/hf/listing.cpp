@@ -331,9 +331,11 @@ void MakeFolderWhole(const comm::Communicator& world, const std::string& folder,
     if (const int failure = MakeFolderDurably(temporary); failure != 0) {
       throw InputError(fmt::format("{}: cannot be made: {}", temporary, ErrorText(failure)));
     }
-    WriteTextDurably(temporary + "/" + kUnfinished, "");
   });
   try {
+    world.Together([&] {
+      if (world.IsRoot()) WriteTextDurably(temporary + "/" + kUnfinished, "");
+    });
     fill(temporary);
     world.Together([&] {
       if (!world.IsRoot()) return;

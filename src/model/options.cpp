@@ -197,11 +197,13 @@ void BindTraining(deck::Keys keys, Options& o) {
               "projections divided by sqrt(2 layers); xavier: uniform, by fan-in and fan-out.")
       .Real("model.init_deviation", o.init_deviation, AtLeast(0), "",
             "Standard deviation for init = normal and gpt2.")
-      .Choice("model.parametrization", o.parametrization, kParametrizations,
-              "mup: the learning rate that is best for a narrow model is best for a wide one, too "
-              "(Yang et al. 2022). With m = model.dim / model.mup_base, matrices of the blocks "
-              "begin 1 / sqrt(m) as large and have 1 / m of the learning rate (muon: 1 / sqrt(m)) "
-              "and m times the decay, and logits are divided by m. adamw, lion and muon only.")
+      .Choice(
+          "model.parametrization", o.parametrization, kParametrizations,
+          "mup: the learning rate that is best for a narrow model is best for a wide one, too "
+          "(Yang et al. 2022). With m = model.dim / model.mup_base, matrices of the blocks "
+          "begin 1 / sqrt(m) as large and have 1 / m of the learning rate and m times the decay "
+          "(muon: sqrt(m) in place of m), and logits are divided by m. adamw, lion and muon "
+          "only.")
       .Real("model.mup_base", o.mup_base, AtLeast(0), "features",
             "mup: model.dim of the model whose learning rate was tuned; its ffn and heads are as "
             "much smaller. 0: not given.")

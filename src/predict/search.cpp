@@ -24,11 +24,11 @@ struct Estimate {
   double least_bytes = 0;  // per rank: parameter state and kept activations
 };
 
-// Bytes of one parameter on a rank: its value, and 4 bytes each for gradient, two moments and, if
-// the value is shorter than fp32, a master copy. value: bytes of the value.
-double StateBytes(const Layout& layout, double value, double replicas) {
+// Bytes of one parameter on a rank: its value, and 4 bytes each for gradient, `state` moments and
+// averages and, if the value is shorter than fp32, a master copy. value: bytes of the value.
+double StateBytes(const Layout& layout, int state, double value, double replicas) {
   constexpr double kFp32 = 4;
-  const double master = value < kFp32 ? kFp32 : 0, moments = 2 * kFp32;
+  const double master = value < kFp32 ? kFp32 : 0, moments = state * kFp32;
   const double shards = layout.shard_group > 0 ? layout.shard_group : replicas;
   double bytes = value + kFp32 + master + moments;
   if (layout.sharding >= Sharding::kOptimizer) bytes += (moments + master) * (1 / shards - 1);
@@ -114,9 +114,10 @@ Estimate EstimateOf(const train::Request& request, const Machine& machine, const
   Estimate estimate;
   estimate.seconds = task * (micro_batches + bubble) + ends;
   const double under_way = std::min(stages, micro_batches);
-  estimate.least_bytes = parameters * StateBytes(layout, value, replicas) +
-                         layers * under_way * rows / tensor * static_cast<double>(model.dim) *
-                             value * KeptMatrices(model, layout.recompute) * 0.8;
+  estimate.least_bytes =
+      parameters * StateBytes(layout, train::LeastState(asked.optimizer), value, replicas) +
+      layers * under_way * rows / tensor * static_cast<double>(model.dim) * value *
+          KeptMatrices(model, layout.recompute) * 0.8;
   return estimate;
 }
 
@@ -304,6 +305,10 @@ Layout LayoutOf(const train::Plan& plan) {
 }
 
 device::MemoryTerms LargestMemory(const train::Plan& plan) {
+  // Owners of whole matrices own unequal shares.
+  if (plan.training.model.whole_parameters && plan.sharing.sharding != Sharding::kNone) {
+    return train::PlanKinds(plan).front().memory;
+  }
   device::MemoryTerms most;
   for (int stage = 0; stage < plan.grid.pipeline; ++stage) {
     // The ends hold embeddings and head; of the others, stage 1 has most micro-batches in flight.

@@ -200,14 +200,19 @@ void PrintAdvice(const Candidate& row, const train::Request& request) {
   }
 }
 
-// Bytes of a checkpoint: stored values and both moments; with bf16 values also fp32 masters.
+// Bytes of a checkpoint: weights (of bf16 ones the masters), moments and average. Of Muon's second
+// moments only those of the vocabulary's tables count.
 double CheckpointBytes(const train::Plan& plan) {
-  const model::ModelPlan& model = plan.training.model;
-  const auto size = static_cast<double>(SizeOf(model.dtype));
-  constexpr double kMasterAndMoments = 12;
-  const bool half = model.dtype == Dtype::kBfloat16;
-  return static_cast<double>(model::ParameterCount(model.options)) *
-         (size + (half ? kMasterAndMoments : 2 * size));
+  const train::OptimizerOptions& optimizer = plan.training.options.optimizer;
+  const model::Options& model = plan.training.model.options;
+  double numbers =
+      static_cast<double>(model::ParameterCount(model)) * (1 + train::LeastState(optimizer));
+  if (optimizer.kind == train::OptimizerKind::kMuon) {
+    const std::int64_t tables = model.tie_embeddings ? 1 : 2;
+    numbers +=
+        static_cast<double>((tables * model.vocabulary + model.SourceVocabulary()) * model.dim);
+  }
+  return numbers * static_cast<double>(SizeOf(SumTypeOf(plan.training.model.dtype)));
 }
 
 // The steps of the schedule, in whole batches: smaller ones count by their windows.

@@ -2,7 +2,9 @@
 #include "run_session.hpp"
 
 #include <fmt/format.h>
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 
 #include "root.hpp"
@@ -10,6 +12,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/checkpoint/local.hpp"
+#include "trireme/deck/json_text.hpp"
 #include "trireme/hf/weights.hpp"
 #include "trireme/report/monitor.hpp"
 
@@ -116,9 +119,12 @@ void RunSession::CheckRates(const train::Plan& plan) const {
     now.peak = 1;  // another peak is a change that is reported, and does not move the decay
     // Equal epochs are equal steps, although changed windows or samples left out count otherwise.
     const bool same = request_.schedule.steps == 0 && was.epochs == request_.schedule.epochs;
+    // Checkpoints of older versions do not say how long their run was.
     const auto per_epoch = static_cast<double>(plan.StepsPerEpoch());
-    const train::Schedule then =
-        train::MakeSchedule(was, 1, same ? now.steps : std::llround(was.epochs * per_epoch));
+    const std::int64_t length =
+        deck::WholeNumber(Record().json.value("schedule_steps", nlohmann::json()))
+            .value_or(std::max(std::llround(was.epochs * per_epoch), 1LL));
+    const train::Schedule then = train::MakeSchedule(was, 1, same ? now.steps : length);
     for (std::int64_t step = 1; step <= Record().step; ++step) {
       if (then.Rate(step) == now.Rate(step)) continue;
       throw InputError(
@@ -172,11 +178,14 @@ void RunSession::CheckCanonical(const std::string& now) const {
 
 // Loads the state from the local checkpoint that the job starts from.
 void RunSession::LoadLocal(train::TrainingState& state) {
+  const nlohmann::json optimizer = Record().json.value("optimizer", nlohmann::json::object());
+  const std::string average = deck::TextOf(optimizer, "average");
+  const auto fill = [&](const char* file, const std::vector<kernels::StateBlock>& blocks) {
+    bytes_from_afar_ += start_.local->Read({world_, ranks_.Hosts()}, file, blocks);
+    app::StopIfAsked(ranks_);
+  };
   try {
-    state.Load([&](const char* file, const std::vector<kernels::StateBlock>& blocks) {
-      bytes_from_afar_ += start_.local->Read({world_, ranks_.Hosts()}, file, blocks);
-      app::StopIfAsked(ranks_);
-    });
+    state.Load(fill, std::strtod(average.c_str(), nullptr) > 0);
   } catch (const checkpoint::DamagedError& error) {
     const comm::ProcessGrid& grid = state.Grid();
     const std::string layout =

@@ -167,7 +167,7 @@ nlohmann::json DescribeRun(const app::Request& request, const app::Ranks& ranks,
                         {"sharding", comm::NameOf(grid.Shards())}};
   run.update(app::ProgramJson(ranks.Hosts().First()));
   if (device.stream.bf16) {
-    run[app::kBf16Products] = device.stream.bf16_by_fp32 ? app::kByFp32 : "native";
+    run[app::kBf16Products] = device.stream.bf16_by_fp32 ? app::kByFp32 : app::kNative;
   }
   if (device.libraries == nullptr) return run;
   run["products"] = device.libraries->Chosen();

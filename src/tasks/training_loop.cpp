@@ -1,5 +1,6 @@
 // job.task = train: the set-up, and the training loop with its start, its steps and its end.
 #include <fmt/format.h>
+#include <algorithm>
 
 #include "checkpoint_policy.hpp"
 #include "evaluations.hpp"
@@ -163,6 +164,12 @@ class TrainingLoop {
     session_->Load(loop_.job.device, data_.Tokens(), canonical, loop_.state);
   }
 
+  // Targets of the whole run, if its batches grow. A deck may end it before the step at which it
+  // goes on.
+  std::int64_t TotalTokens() const {
+    return data_.TokensOfRamp(std::max(progress_.last, progress_.step));
+  }
+
   void OpenMonitor() {
     loop_.job.ranks.World().Together([&] {
       loop_.monitor.emplace(report::Session{.root = loop_.job.ranks.World().IsRoot(),
@@ -170,7 +177,7 @@ class TrainingLoop {
                                             .folder = session_->Folder(),
                                             .every_steps = loop_.job.request.monitor.every_steps,
                                             .total_steps = progress_.last,
-                                            .total_tokens = data_.TokensOfRamp(progress_.last),
+                                            .total_tokens = TotalTokens(),
                                             .has_stages = loop_.plan.grid.pipeline > 1,
                                             .resumed = session_->Continues(),
                                             .resume_step = progress_.step,
@@ -269,6 +276,7 @@ class TrainingLoop {
     nlohmann::json run = DescribeRun(loop_.job.request, loop_.job.ranks, loop_.job.device,
                                      loop_.plan.training.model, loop_.state.Grid());
     run["step"] = progress_.step;
+    run["schedule_steps"] = loop_.plan.training.options.schedule.steps;
     run.update(data_.Json(progress_.step));
     checkpoints_->AddTo(run);
     if (progress_.validation_due) run["validation_due"] = true;

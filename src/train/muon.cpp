@@ -30,6 +30,7 @@ Muon::Muon(const RuleParts& parts)
     : Rule(parts, {"first_moment."}),
       adam_{parts.options.beta1, parts.options.beta2, parts.options.epsilon},
       momentum_(parts.options.muon_momentum),
+      rounds_(parts.registry.Type() == Dtype::kBfloat16),
       tensor_(parts.tensor.Carrying(comm::Payload::kGradients)) {
   const auto rest = [&](kernels::ParameterId id) { return !IsHidden(parts.registry, id); };
   AddMoment(parts, "second_moment.", rest);
@@ -76,11 +77,17 @@ void Muon::Allocate() {
     scratch_.push_back(device::AllocateZeroed(BytesOf(Type(), count), Stream().Where()));
   }
   squares_ = device::AllocateZeroed(static_cast<std::int64_t>(sizeof(double)), Stream().Where());
+  if (!rounds_) return;
+  for (const std::int64_t count : {size, shorter * shorter, shorter * shorter}) {
+    rounded_.push_back(device::AllocateZeroed(BytesOf(Dtype::kBfloat16, count), Stream().Where()));
+  }
 }
 
 std::int64_t Muon::Bytes() const {
   std::int64_t bytes = Rule::Bytes() + device::BytesOf(squares_);
-  for (const device::Buffer& buffer : scratch_) bytes += device::BytesOf(buffer);
+  for (const auto* buffers : {&scratch_, &rounded_}) {
+    for (const device::Buffer& buffer : *buffers) bytes += device::BytesOf(buffer);
+  }
   return bytes;
 }
 
@@ -93,6 +100,11 @@ void Muon::SetScalars(std::int64_t step, std::span<kernels::UpdateScalars> scala
 
 Matrix Muon::Scratch(std::size_t which, std::int64_t rows, std::int64_t columns) const {
   return {scratch_.at(which).get(), Type(), rows, columns, columns};
+}
+
+Matrix Muon::Rounded(Copy which, const Matrix& matrix) const {
+  if (!rounds_) return matrix;
+  return {rounded_.at(which).get(), Dtype::kBfloat16, matrix.rows, matrix.columns, matrix.columns};
 }
 
 // Scratch 0 = the whole matrix of mu momentum + (1 - mu) g, after the momentum's own update.
@@ -113,12 +125,13 @@ void Muon::Fill(const Hidden& hidden, const kernels::UpdateScalars* scalars, boo
   tensor_.AllReduce(Type(), whole.data, whole.Size());
 }
 
-void Muon::Combine(double decay, double scale, const Matrix& from, const Matrix& to,
+void Muon::Combine(double decay, double scale, const Matrix& from, const Matrix& to, Copy copy,
                    const kernels::UpdateScalars* sums, const double* squares) const {
   const kernels::UpdateRange range{.count = from.Size(),
                                    .decay = decay,
                                    .gradients = from.data,
                                    .values = to.data,
+                                   .copies = rounds_ ? Rounded(copy, to).data : nullptr,
                                    .scale = -scale,
                                    .squares = squares};
   kernels::GradientDescent(Stream(), Type(), {&range, 1}, sums, false);
@@ -133,16 +146,22 @@ Matrix Muon::Orthogonalise(const Hidden& hidden, const kernels::UpdateScalars* s
   const kernels::FlatRange whole{next.Size(), next.data};
   kernels::SquareSums(Stream(), Type(), {&whole, 1}, squares);
   device::SetZero(Stream(), x.data, BytesOf(Type(), x.Size()));
-  Combine(0, 1, next, x, sums, squares);
+  Combine(0, 1, next, x, kX, sums, squares);
   for (int i = 0; i < kIterations; ++i) {
     // square = x x^T, or x^T x if that is smaller; next = a x + (b square + c square^2) x.
-    MatrixMultiply(Stream(), wide ? Form::kPlain : Form::kTransposed, x,
-                   wide ? Form::kTransposed : Form::kPlain, x, square, false);
-    MatrixMultiply(Stream(), Form::kPlain, square, Form::kPlain, square, fourth, false);
-    Combine(1 - kC, kB, square, fourth, sums);
-    MatrixMultiply(Stream(), Form::kPlain, wide ? fourth : x, Form::kPlain, wide ? x : fourth, next,
-                   false);
-    Combine(0, kA, x, next, sums);
+    const Matrix of_x = Rounded(kX, x), of_square = Rounded(kSquare, square),
+                 of_fourth = Rounded(kFourth, fourth);
+    MatrixMultiply(Stream(), wide ? Form::kPlain : Form::kTransposed, of_x,
+                   wide ? Form::kTransposed : Form::kPlain, of_x, square, false);
+    if (rounds_) {
+      kernels::Convert(Stream(), square.Size(), Type(), square.data, of_square.dtype,
+                       of_square.data);
+    }
+    MatrixMultiply(Stream(), Form::kPlain, of_square, Form::kPlain, of_square, fourth, false);
+    Combine(1 - kC, kB, square, fourth, kFourth, sums);
+    MatrixMultiply(Stream(), Form::kPlain, wide ? of_fourth : of_x, Form::kPlain,
+                   wide ? of_x : of_fourth, next, false);
+    Combine(0, kA, x, next, kX, sums);
     std::swap(x, next);
   }
   return x;

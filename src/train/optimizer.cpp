@@ -311,6 +311,12 @@ bool NeedsWholeParameters(OptimizerKind kind) {
   return kind == OptimizerKind::kMuon;  // the others update each element by itself
 }
 
+int LeastState(const OptimizerOptions& options) {
+  const int average = options.average > 0 ? 1 : 0;
+  if (options.kind == OptimizerKind::kAdamW) return 2 + average;
+  return (options.kind == OptimizerKind::kSgd && options.momentum == 0 ? 0 : 1) + average;
+}
+
 // AdamW: two moments, updated in one parallel pass over all owned elements.
 
 void AdamWScalars::Set(std::int64_t step, kernels::UpdateScalars& scalars) const {

@@ -136,18 +136,28 @@ std::map<Sizes, AxisClass> TensorClasses(const Plan& plan) {
   return classes;
 }
 
-// Elements that each rank of a shard group owns, [ranks]. Pieces of the same length are cut alike.
-std::vector<std::int64_t> OwnedElements(const kernels::Ownership& owns, int ranks) {
+// What a rank owns of a shard group's pieces, in elements: the share of each piece that is cut
+// between parameters, then the sum of its shares of the others.
+using Shares = std::vector<std::int64_t>;
+
+// The shares of each rank of a shard group. Pieces that are cut evenly are alike if equally long.
+std::vector<Shares> SharesOf(const kernels::Ownership& owns, int ranks) {
   std::map<std::int64_t, std::int64_t> lengths;  // number of pieces by length
-  for (const kernels::Piece& piece : owns.pieces) ++lengths[piece.range.Size()];
-  std::vector<std::int64_t> owned(static_cast<std::size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (const auto& [length, pieces] : lengths) {
-      owned[static_cast<std::size_t>(rank)] +=
-          pieces * parallel::OwnPart(length, rank, ranks).Size();
+  std::vector<Shares> shares(static_cast<std::size_t>(ranks));
+  for (const kernels::Piece& piece : owns.pieces) {
+    if (piece.counts.empty()) ++lengths[piece.range.Size()];
+    for (std::size_t rank = 0; rank < piece.counts.size(); ++rank) {
+      shares[rank].push_back(piece.counts[rank]);
     }
   }
-  return owned;
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::int64_t even = 0;
+    for (const auto& [length, pieces] : lengths) {
+      even += pieces * parallel::OwnPart(length, rank, ranks).Size();
+    }
+    shares[static_cast<std::size_t>(rank)].push_back(even);
+  }
+  return shares;
 }
 
 // Adds the kinds among the ranks of one stage and one class of tensor ranks.
@@ -158,14 +168,14 @@ void AppendKinds(const Plan& plan, int stage, const AxisClass& tensor,
     return comm::RankAt(
         {.pipeline = stage, .data = data, .context = context, .tensor = tensor.first}, plan.grid);
   };
-  std::vector<std::int64_t> owned(1, 0);  // [ranks of a shard group], elements
-  if (shard_ranks > 1) owned = OwnedElements(PlanPieces(plan, rank_of(0, 0)), shard_ranks);
-  std::map<Sizes, RankKind> found;
+  std::vector<Shares> shares(1);  // [ranks of a shard group]
+  if (shard_ranks > 1) shares = SharesOf(PlanPieces(plan, rank_of(0, 0)), shard_ranks);
+  std::map<std::pair<std::int64_t, Shares>, RankKind> found;
   for (int data = 0; data < plan.grid.data; ++data) {
     for (int context = 0; context < contexts; ++context) {
       const auto place = static_cast<std::size_t>((data * contexts + context) % shard_ranks);
       const auto [at, added] = found.try_emplace(
-          {PositionsOf(plan.training.model.length, context, contexts).Count(), owned[place]});
+          {PositionsOf(plan.training.model.length, context, contexts).Count(), shares[place]});
       if (added) at->second.first = rank_of(data, context);
       at->second.ranks += tensor.ranks;
     }

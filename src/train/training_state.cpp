@@ -298,11 +298,8 @@ class DeviceReader {
 
 void TrainingState::Load(const std::string& checkpoint, const std::function<void()>& between) {
   const comm::Communicator& world = grid_.World();
-  const bool no_average = Averages() && Lacks(world, checkpoint, checkpoint::kAverage);
-  Load([&](const std::string& file, std::vector<kernels::StateBlock> blocks) {
-    if (file == "optimizer" && no_average) {  // the average's blocks come first
-      blocks.erase(blocks.begin(), blocks.begin() + std::ssize(model_.Parameters().Parameters()));
-    }
+  const bool has_average = Averages() && !Lacks(world, checkpoint, checkpoint::kAverage);
+  const auto fill = [&](const std::string& file, const std::vector<kernels::StateBlock>& blocks) {
     if (file == "model" || !Lacks(world, checkpoint, file)) {
       return checkpoint::ReadTensors(world, checkpoint, file, blocks, between);
     }
@@ -310,17 +307,23 @@ void TrainingState::Load(const std::string& checkpoint, const std::function<void
       if (block.begin < block.end)
         std::memset(block.data, 0, static_cast<std::size_t>(Bytes(block)));
     }
-  });
-  if (no_average) optimizer_->FollowWeights();
+  };
+  Load(fill, has_average);
 }
 
-void TrainingState::Load(const Fill& fill) {
+void TrainingState::Load(const Fill& fill, bool has_average) {
   const StateOnHost weights(Stream(), model_.Blocks());
   fill("model", weights);
   StoreWeights(weights);
   const StateOnHost moments(Stream(), MomentBlocks());
-  fill("optimizer", moments);
+  std::vector<kernels::StateBlock> wanted = moments.Blocks();
+  const bool begins = Averages() && !has_average;
+  if (begins) {  // the average's blocks come first
+    wanted.erase(wanted.begin(), wanted.begin() + std::ssize(model_.Parameters().Parameters()));
+  }
+  fill("optimizer", wanted);
   moments.Store();
+  if (begins) optimizer_->FollowWeights();
 }
 
 std::int64_t LargestOperand(const model::ModelPlan& plan) {

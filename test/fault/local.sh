@@ -100,6 +100,13 @@ says "passed over local files, which others replace: one file is damaged: $scrat
 says_resumed
 same_end calm run step
 
+# An average that begins now begins with the weights.
+again
+job "${four[@]}" -r run "${keys[@]}" "${sharded[@]}" optimizer.average=0.9
+run 0 "${command[@]}"
+says "at step 12"
+! grep -q "passed over the local" output || fail "the local checkpoint is not read"
+
 # Two neighbours, all nodes, another layout: the run folder's, and nothing is changed.
 again
 rm -r node_b node_c

@@ -82,6 +82,9 @@ with tempfile.TemporaryDirectory() as folder:
     def find(*settings):
         return subprocess.run([sys.executable, sys.argv[2], deck, root / "found", *settings, "--minutes", "0.01", "0.03", "--keep", "0.5",
                                "--launch", sys.argv[3]], capture_output=True, text=True, check=False, env=environment)
+    left = root / "found/000/probe"  # by a search that was interrupted
+    left.mkdir(parents=True)
+    (left / "metrics.jsonl").write_text("{}\n", encoding="utf-8")
     first = find("optimizer.learning_rate=1e-9|1e-2", "model.dim=0")
     assert first.returncode == 0 and "model.dim" in first.stdout, first
     rows = json.loads((root / "found/search.json").read_text(encoding="utf-8"))
@@ -96,4 +99,6 @@ with tempfile.TemporaryDirectory() as folder:
     again = find("optimizer.learning_rate=1e-9|1e-2", "model.dim=0")  # nothing is run twice
     assert again.returncode == 0 and runs == sorted(path.name for path in (root / "found").iterdir()), again
     assert find("model.dim=0").returncode == 1
+    grows = find("schedule.batch_ramp=9 schedule.warmup_steps=1")
+    assert grows.returncode == 1 and "schedule.batch_ramp" in grows.stderr, grows
     assert find("nonsense").returncode == 2

@@ -58,6 +58,16 @@ says "name a checkpoint of step 18 or before with -r"
 run 2 "$TRIREME" -r long/checkpoints/step_00000036 schedule.steps=60 job.output=late
 says "its step 31 had 91.0% of the peak learning rate; in a run of 60 steps with this deck's [schedule] it would have had 100.0%"
 is_missing late
+# A run's length is what it was, not what its epochs would be without its ramp.
+run 0 "$TRIREME" -i deck.in "${plateau[@]}" schedule.epochs=1.7 schedule.batch_ramp=60 schedule.batch_start=1 job.output=ramped
+plateau_end=$("$python" - <<'PYTHON'
+import json
+steps = [r["step"] for r in map(json.loads, open("ramped/metrics.jsonl")) if r["kind"] == "done"][0]
+print((steps - round(0.25 * steps)) // 4 * 4)
+PYTHON
+)
+run 0 "$TRIREME" -r "$(printf 'ramped/checkpoints/step_%08d' "$plateau_end")" schedule.steps=400 schedule.stop_at=$((plateau_end + 1)) \
+  job.output=later
 # Epochs are as many steps as before where other windows count otherwise.
 run 0 "$TRIREME" -i deck.in "${plateau[@]}" schedule.epochs=1.7 job.output=epochs schedule.stop_at=8
 run 0 "$TRIREME" -r epochs data.batch=4 schedule.stop_at=44

@@ -51,6 +51,11 @@ run 0 "$TRIREME" -i deck.in "${steps[@]}" job.output=grows -r grows
 for file in model optimizer; do
   cmp {grown,grows}/checkpoints/step_00000012/$file.safetensors || fail "$file.safetensors differs"
 done
+# A length that lies before the step at which the run goes on.
+run 0 "$TRIREME" -i deck.in "${steps[@]}" job.output=over schedule.stop_at=3
+sed -i '/"kind":"done"/d' over/metrics.jsonl
+run 0 "$TRIREME" -r over schedule.steps=2
+grep -q '"kind":"done"' over/metrics.jsonl || fail "the shortened run did not end"
 "$python" - <<'PYTHON' || fail "the tokens of steps are not those of batches that grow"
 import json
 def tokens(run):

@@ -84,6 +84,7 @@ inline constexpr const char* kSessionName = "session";
 // operands.
 inline constexpr const char* kBf16Products = "bf16_products";
 inline constexpr const char* kByFp32 = "fp32";
+inline constexpr const char* kNative = "native";
 
 // Parses run.json. Throws InputError with path, member, and what was expected and found.
 RunRecord ParseRunRecord(const nlohmann::json& run, const std::string& path);

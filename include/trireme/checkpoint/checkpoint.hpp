@@ -42,7 +42,8 @@ Choice Locate(std::string path);
 Error NoneComplete(const Choice& choice);
 
 // Serial. Sequence number of the checkpoint that was written last among the complete ones in a
-// checkpoints/ folder; 0: there is none, or it has no number.
+// checkpoints/ folder; 0: there is none, or it has no number. Throws InputError if the folder
+// exists and cannot be listed.
 std::int64_t LastSequence(const std::string& folder);
 
 // Serial. Renames a damaged checkpoint, so that it is no longer read, counted or removed. Returns

@@ -81,7 +81,8 @@ struct Options {
   int Streams() const { return Translates() ? 2 : 1; }  // residual streams, one per stack of blocks
   // The maximal update parametrization (muP; Yang et al. 2022, arXiv:2203.03466, table 8). How many
   // times wider than the base model, m: matrices of the blocks begin 1 / sqrt(m) as large, their
-  // updates are 1 / m as large (train::ReadAll), and logits are divided by m. 1 without muP.
+  // updates are 1 / m as large (1 / sqrt(m) by Muon; train::ReadAll), and logits are divided by m.
+  // 1 without muP.
   double WidthFactor() const;
   // Attention scores are divided by this, or by sqrt(head_dim) if it is 0: it grows with head_dim,
   // and is sqrt(head_dim) at mup_base_head_dim.

@@ -76,7 +76,8 @@ struct SearchResult {
 train::Plan PlanWith(const train::Request& request, const Layout& layout);
 Layout LayoutOf(const train::Plan& plan);
 
-// Bytes of the rank that needs most memory, among one rank of each stage.
+// Bytes of the rank that needs most memory, among one rank of each stage; if ranks own whole
+// matrices, among all.
 device::MemoryTerms LargestMemory(const train::Plan& plan);
 
 // Layouts that fit, by predicted time. The `most` best by a quick estimate are simulated. own: true

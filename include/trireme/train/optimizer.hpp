@@ -100,6 +100,10 @@ std::unique_ptr<Rule> MakeRule(const RuleParts& parts);
 // on one rank (model::ModelPlan::whole_parameters), and the rule gathers the slices.
 bool NeedsWholeParameters(OptimizerKind kind);
 
+// How many numbers the moments and the average have for an element: at least, as Muon's have one
+// more for all parameters but hidden matrices.
+int LeastState(const OptimizerOptions& options);
+
 // The learning-rate schedule: a pure function of the step. `steps` is the length of the whole run,
 // which `epochs` has decided if the deck leaves it open.
 struct Schedule : ScheduleOptions {
@@ -231,7 +235,8 @@ class Lion final : public Rule {
 // Muon (Jordan et al. 2024). A matrix of the blocks, [rows, columns], moves along the orthogonal
 // matrix nearest to Nesterov's momentum, found by five Newton-Schulz iterations, times 0.2
 // sqrt(max(rows, columns)), so that AdamW's rates and decays serve (Liu et al. 2025, section 2.2).
-// All other parameters move by AdamW. The products are those of the stream: in bf16 for a bf16 run.
+// All other parameters move by AdamW. The products are those of the run: of operands rounded to
+// bf16, added up in fp32, with run.precision = bf16 and fp8.
 // A tensor group puts each matrix together, and each of its ranks orthogonalises all of it, so
 // that layouts compute the same; the owners of a shard group divide the matrices among them.
 class Muon final : public Rule {
@@ -258,19 +263,26 @@ class Muon final : public Rule {
   // A dense matrix at the beginning of scratch buffer `which`.
   kernels::Matrix Scratch(std::size_t which, std::int64_t rows, std::int64_t columns) const;
   void Fill(const Hidden& hidden, const kernels::UpdateScalars* scalars, bool clear) const;
-  // to = (1 - decay) to + scale from, both dense; squares: if given, `from` is divided by its root.
+  // What products multiply in place of a matrix: its bf16 copy if there is one, else itself.
+  enum Copy { kX, kSquare, kFourth };
+  kernels::Matrix Rounded(Copy which, const kernels::Matrix& matrix) const;
+  // to = (1 - decay) to + scale from, both dense, and its copy, if there is one; squares: if given,
+  // `from` is divided by its root.
   void Combine(double decay, double scale, const kernels::Matrix& from, const kernels::Matrix& to,
-               const kernels::UpdateScalars* sums, const double* squares = nullptr) const;
+               Copy copy, const kernels::UpdateScalars* sums,
+               const double* squares = nullptr) const;
   // Orthogonalises the matrix in scratch buffer 0; returns the matrix with the result.
   kernels::Matrix Orthogonalise(const Hidden& hidden, const kernels::UpdateScalars* sums) const;
 
   AdamWScalars adam_;
   double momentum_;
+  bool rounds_;  // a GPU multiplies bf16 copies; a CPU's products round by themselves
   comm::Collectives tensor_;
   std::vector<kernels::UpdateRange> others_;  // updated by AdamW
   std::vector<Hidden> hidden_;
   device::Buffer squares_;               // one sum of squares, fp64
   std::vector<device::Buffer> scratch_;  // two whole matrices, two squares of the shorter side
+  std::vector<device::Buffer> rounded_;  // if rounds_: their bf16 copies, by Copy
 };
 
 }  // namespace trireme::train

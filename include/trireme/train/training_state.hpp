@@ -135,9 +135,10 @@ class TrainingState {
   // weights if it has none. between: as in checkpoint::ReadTensors.
   void Load(const std::string& checkpoint, const std::function<void()>& between = {});
   // The same from any source: all ranks call `fill` for the blocks of "model", then of "optimizer".
+  // has_average: whether the source has an average.
   using Fill =
       std::function<void(const char* file, const std::vector<kernels::StateBlock>& blocks)>;
-  void Load(const Fill& fill);
+  void Load(const Fill& fill, bool has_average);
   // Reads weights only, as checkpoint::ReadWeights. Returns whether they are averages.
   bool LoadWeights(const std::string& checkpoint, const std::function<void()>& between = {});
   // Stores blocks of ModelBlocks() that were changed on the host. Collective over the grid's world.

@@ -275,9 +275,13 @@ TRIREME_CLONES Largest<float> LargestAndSum(const float* x, std::int64_t n) {
 }
 
 template <typename T>
-void AddOffsets(T* logits, const double* offsets, std::int64_t n) {
+[[gnu::always_inline]] inline void AddOffsets(T* logits, const double* offsets, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) logits[i] += static_cast<T>(offsets[i]);
+}
+
+TRIREME_CLONES void AddOffsets(float* logits, const double* offsets, std::int64_t n) {
+  AddOffsets<float>(logits, offsets, n);
 }
 
 // The work of one call, for each part of the slice.

@@ -198,6 +198,18 @@ TEST_F(Folder, ForbiddenFoldersAreTheUsersError) {
   EXPECT_THAT(complaint(run_.Path(), checkpoints_ + "/latest"), HasSubstr(": Permission denied"));
 }
 
+// A local checkpoint that took an unreadable folder for a new run would seem older than the rest.
+TEST_F(Folder, OnlyAMissingFolderHasNoSequence) {
+  EXPECT_EQ(LastSequence(checkpoints_), 0);
+  Save(9);
+  Save(7);
+  EXPECT_EQ(LastSequence(checkpoints_), 2);
+  const Locked locked(checkpoints_, 0);
+  EXPECT_TRUE(locked.Good());
+  const auto look = [&] { self_.Together([&] { LastSequence(checkpoints_); }); };
+  EXPECT_THAT(Caught(look).what(), HasSubstr(": Permission denied"));
+}
+
 TEST_F(Folder, PruningTouchesCheckpointsOnly) {
   fs::create_directories(checkpoints_ + "/step_00000001");  // someone's, incomplete
   fs::create_directories(checkpoints_ + "/step_one");

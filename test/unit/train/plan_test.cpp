@@ -235,7 +235,8 @@ TEST(Plan, KindsCoverAllRanks) {
   for (const char* layout : {"", "[grid]\ntensor=4\npipeline=3\nsequence_parallel=yes\n",
                              "[grid]\ncontext=5\ntensor=2\nsharding=parameters\n",
                              "[grid]\npipeline=4\nsharding=gradients\nshard_group=5\n",
-                             "[grid]\ntensor=4\nsharding=optimizer\n"}) {
+                             "[grid]\ntensor=4\nsharding=optimizer\n",
+                             "[grid]\nsharding=parameters\n[optimizer]\nkind=muon\n"}) {
     const train::Plan plan = Made(layout, 60, {"data.sequence_length=61"});
     std::map<std::int64_t, std::int64_t> wanted, got;  // ranks by bytes
     for (int rank = 0; rank < 60; ++rank) ++wanted[train::PlanMemory(plan, rank).Total()];

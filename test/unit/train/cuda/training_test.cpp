@@ -148,6 +148,16 @@ TEST_F(TrainingOnGpu, WhateverTheModel) {
   }
 }
 
+// Muon multiplies rounded copies.
+TEST_F(TrainingOnGpu, MuonInBf16) {
+  const std::string deck = DeckOf(kCourse, "kind=muon\n");
+  OneRank cpu = OnHost(deck), gpu = OnCard(deck, Dtype::kBfloat16);
+  train::Plan plan = PlanOf(deck, Tokens(), 1, Dtype::kBfloat16);
+  plan.machine.stream = Stream();
+  EXPECT_EQ(gpu.All().Memory(), train::PlanMemory(plan, 0));
+  EXPECT_LT(WorstRelative(gpu.Train(kSteps), cpu.Train(kSteps)), 5e-3);
+}
+
 // Only whole batches are recorded; a step by itself, then a recorded one, then one that is launched
 // again.
 TEST_F(TrainingOnGpu, TheLossOfAReplayedStepIsThatOfItsBatch) {
