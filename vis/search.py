@@ -107,23 +107,24 @@ def draw(path, limits, trials, results):
     import matplotlib
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import MaxNLocator
     figure, axes = plt.subplots(figsize=(7.2, 4.2))
     best = [number for _, number in best_first(results, limits[-1])] or [None]
     for number, settings in enumerate(trials):
         points = [(limit, math.exp(results[number, limit]["valid"])) for limit in limits
                   if results.get((number, limit)) and results[number, limit]["valid"] is not None]
         if points:
-            first = number == best[0]
-            axes.plot(*zip(*points), marker="o", linewidth=2.2 if first else 0.9, markersize=4,
-                      color="#1f4e79" if first else "#b0b4b8", zorder=2 if first else 1,
-                      label=" ".join(settings) or "the deck as it is" if first else None)
+            first, ends = number == best[0], points[-1][0] == limits[-1]
+            colour = "#1f4e79" if first else "#8a8f94"
+            axes.plot(*zip(*points), marker="o", linewidth=2.2 if first else 0.9, markersize=4, color=colour, zorder=2 if first else 1)
+            axes.annotate(" ".join(settings) or "the deck as it is", points[-1], (9, 5 * (1 - 2 * first) if ends else 0),
+                          textcoords="offset points", va="center", fontsize=7, color=colour, annotation_clip=False)
     axes.set(xscale="log", yscale="log", xlabel="minutes of training", ylabel="perplexity of the validation split")
     axes.set_xticks(limits, [f"{limit:g}" for limit in limits])
+    axes.yaxis.set_major_locator(MaxNLocator(6))
     axes.minorticks_off()
-    axes.yaxis.set_major_formatter("{x:.0f}")
-    axes.yaxis.set_minor_formatter("{x:.0f}")
-    if best[0] is not None:
-        axes.legend(frameon=False, fontsize=7)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.spines[["right", "top"]].set_visible(False)
     figure.savefig(path, bbox_inches="tight")
 
 
