@@ -36,7 +36,7 @@ struct Plain : V {
     if constexpr (kRounds) {
       const auto bits = reinterpret_cast<typename V::Words>(x);
       const auto rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000U;
-      return x == x ? reinterpret_cast<Operand>(rounded) : x;
+      return x == x ? reinterpret_cast<Operand>(rounded) : x;  // NOLINT(misc-redundant-expression)
     } else {
       return x;
     }
