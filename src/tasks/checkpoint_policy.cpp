@@ -330,11 +330,11 @@ CheckpointPolicy::CheckpointPolicy(LoopParts& loop, const BestLoss& best, MakeRu
                                    Written written)
     : loop_(loop), run_(std::move(run)), written_(std::move(written)), best_(best) {
   checkpoint::State whole = loop.state.CheckpointState();
-  std::int64_t sequence = 0;
-  loop.job.ranks.World().Together([&] {
-    if (!loop.job.ranks.World().IsRoot() || Options().local.empty()) return;
-    sequence = checkpoint::LastSequence(loop.session->Folder() + "/checkpoints");
-  });
+  std::int64_t sequence = 0;  // on rank 0, which numbers the checkpoints
+  if (!Options().local.empty()) {
+    AtRoot(loop.job.ranks.World(),
+           [&] { sequence = checkpoint::LastSequence(loop.session->Folder() + "/checkpoints"); });
+  }
   if (Options().async && loop.state.Stream().OnGpu()) CheckCopyMemory(whole);
   checkpoints_ = std::make_unique<Checkpoints>(loop, sequence, waited_, std::move(whole));
   MakeLocal();

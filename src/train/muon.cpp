@@ -30,7 +30,6 @@ Muon::Muon(const RuleParts& parts)
     : Rule(parts, {"first_moment."}),
       adam_{parts.options.beta1, parts.options.beta2, parts.options.epsilon},
       momentum_(parts.options.muon_momentum),
-      rounds_(parts.registry.Type() == Dtype::kBfloat16),
       tensor_(parts.tensor.Carrying(comm::Payload::kGradients)) {
   const auto rest = [&](kernels::ParameterId id) { return !IsHidden(parts.registry, id); };
   AddMoment(parts, "second_moment.", rest);
@@ -43,7 +42,7 @@ Muon::Muon(const RuleParts& parts)
       Add(part);
     }
   }
-  Allocate();
+  Allocate(parts.registry.Type() == Dtype::kBfloat16);
 }
 
 void Muon::Add(const OwnedParameter& part) {
@@ -66,7 +65,7 @@ void Muon::Add(const OwnedParameter& part) {
   hidden_.push_back(hidden);
 }
 
-void Muon::Allocate() {
+void Muon::Allocate(bool rounds) {
   std::int64_t size = 0, shorter = 0;
   for (const Hidden& hidden : hidden_) {
     size = std::max(size, hidden.rows * hidden.columns);
@@ -77,8 +76,8 @@ void Muon::Allocate() {
     scratch_.push_back(device::AllocateZeroed(BytesOf(Type(), count), Stream().Where()));
   }
   squares_ = device::AllocateZeroed(static_cast<std::int64_t>(sizeof(double)), Stream().Where());
-  if (!rounds_) return;
-  for (const std::int64_t count : {size, shorter * shorter, shorter * shorter}) {
+  if (!rounds) return;
+  for (const std::int64_t count : {size, shorter * shorter}) {
     rounded_.push_back(device::AllocateZeroed(BytesOf(Dtype::kBfloat16, count), Stream().Where()));
   }
 }
@@ -102,9 +101,12 @@ Matrix Muon::Scratch(std::size_t which, std::int64_t rows, std::int64_t columns)
   return {scratch_.at(which).get(), Type(), rows, columns, columns};
 }
 
-Matrix Muon::Rounded(Copy which, const Matrix& matrix) const {
-  if (!rounds_) return matrix;
-  return {rounded_.at(which).get(), Dtype::kBfloat16, matrix.rows, matrix.columns, matrix.columns};
+Matrix Muon::Operand(Copy which, const Matrix& matrix) const {
+  if (rounded_.empty()) return matrix;
+  const Matrix copy{rounded_.at(which).get(), Dtype::kBfloat16, matrix.rows, matrix.columns,
+                    matrix.columns};
+  kernels::Convert(Stream(), matrix.Size(), Type(), matrix.data, copy.dtype, copy.data);
+  return copy;
 }
 
 // Scratch 0 = the whole matrix of mu momentum + (1 - mu) g, after the momentum's own update.
@@ -125,13 +127,12 @@ void Muon::Fill(const Hidden& hidden, const kernels::UpdateScalars* scalars, boo
   tensor_.AllReduce(Type(), whole.data, whole.Size());
 }
 
-void Muon::Combine(double decay, double scale, const Matrix& from, const Matrix& to, Copy copy,
+void Muon::Combine(double decay, double scale, const Matrix& from, const Matrix& to,
                    const kernels::UpdateScalars* sums, const double* squares) const {
   const kernels::UpdateRange range{.count = from.Size(),
                                    .decay = decay,
                                    .gradients = from.data,
                                    .values = to.data,
-                                   .copies = rounds_ ? Rounded(copy, to).data : nullptr,
                                    .scale = -scale,
                                    .squares = squares};
   kernels::GradientDescent(Stream(), Type(), {&range, 1}, sums, false);
@@ -146,22 +147,19 @@ Matrix Muon::Orthogonalise(const Hidden& hidden, const kernels::UpdateScalars* s
   const kernels::FlatRange whole{next.Size(), next.data};
   kernels::SquareSums(Stream(), Type(), {&whole, 1}, squares);
   device::SetZero(Stream(), x.data, BytesOf(Type(), x.Size()));
-  Combine(0, 1, next, x, kX, sums, squares);
+  Combine(0, 1, next, x, sums, squares);
   for (int i = 0; i < kIterations; ++i) {
     // square = x x^T, or x^T x if that is smaller; next = a x + (b square + c square^2) x.
-    const Matrix of_x = Rounded(kX, x), of_square = Rounded(kSquare, square),
-                 of_fourth = Rounded(kFourth, fourth);
+    const Matrix of_x = Operand(kX, x);
     MatrixMultiply(Stream(), wide ? Form::kPlain : Form::kTransposed, of_x,
                    wide ? Form::kTransposed : Form::kPlain, of_x, square, false);
-    if (rounds_) {
-      kernels::Convert(Stream(), square.Size(), Type(), square.data, of_square.dtype,
-                       of_square.data);
-    }
+    const Matrix of_square = Operand(kSquare, square);
     MatrixMultiply(Stream(), Form::kPlain, of_square, Form::kPlain, of_square, fourth, false);
-    Combine(1 - kC, kB, square, fourth, kFourth, sums);
+    Combine(1 - kC, kB, square, fourth, sums);
+    const Matrix of_fourth = Operand(kSquare, fourth);
     MatrixMultiply(Stream(), Form::kPlain, wide ? of_fourth : of_x, Form::kPlain,
                    wide ? of_x : of_fourth, next, false);
-    Combine(0, kA, x, next, kX, sums);
+    Combine(0, kA, x, next, sums);
     std::swap(x, next);
   }
   return x;

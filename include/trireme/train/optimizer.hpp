@@ -259,30 +259,28 @@ class Muon final : public Rule {
     kernels::UpdateRange move = {};              // updates the values by the slice
   };
   void Add(const OwnedParameter& part);
-  void Allocate();
+  void Allocate(bool rounds);  // rounds: products need copies (Operand)
   // A dense matrix at the beginning of scratch buffer `which`.
   kernels::Matrix Scratch(std::size_t which, std::int64_t rows, std::int64_t columns) const;
   void Fill(const Hidden& hidden, const kernels::UpdateScalars* scalars, bool clear) const;
-  // What products multiply in place of a matrix: its bf16 copy if there is one, else itself.
-  enum Copy { kX, kSquare, kFourth };
-  kernels::Matrix Rounded(Copy which, const kernels::Matrix& matrix) const;
-  // to = (1 - decay) to + scale from, both dense, and its copy, if there is one; squares: if given,
-  // `from` is divided by its root.
+  // What products multiply in place of a dense matrix: on a GPU in a bf16 run a rounded copy, else
+  // the matrix itself, which a CPU's products round by themselves.
+  enum Copy { kX, kSquare };
+  kernels::Matrix Operand(Copy which, const kernels::Matrix& matrix) const;
+  // to = (1 - decay) to + scale from, both dense; squares: if given, `from` is divided by its root.
   void Combine(double decay, double scale, const kernels::Matrix& from, const kernels::Matrix& to,
-               Copy copy, const kernels::UpdateScalars* sums,
-               const double* squares = nullptr) const;
+               const kernels::UpdateScalars* sums, const double* squares = nullptr) const;
   // Orthogonalises the matrix in scratch buffer 0; returns the matrix with the result.
   kernels::Matrix Orthogonalise(const Hidden& hidden, const kernels::UpdateScalars* sums) const;
 
   AdamWScalars adam_;
   double momentum_;
-  bool rounds_;  // a GPU multiplies bf16 copies; a CPU's products round by themselves
   comm::Collectives tensor_;
   std::vector<kernels::UpdateRange> others_;  // updated by AdamW
   std::vector<Hidden> hidden_;
   device::Buffer squares_;               // one sum of squares, fp64
   std::vector<device::Buffer> scratch_;  // two whole matrices, two squares of the shorter side
-  std::vector<device::Buffer> rounded_;  // if rounds_: their bf16 copies, by Copy
+  std::vector<device::Buffer> rounded_;  // bf16 copies, by Copy; empty: none are needed
 };
 
 }  // namespace trireme::train
