@@ -16,7 +16,6 @@ namespace {
 
 // Jordan et al. 2024: repeated, f(x) = a x + b x^3 + c x^5 brings singular values <= 1 near 1.
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
-constexpr int kIterations = 5;
 constexpr double kLikeAdamW = 0.2;  // root mean square of AdamW's updates (Liu et al. 2025)
 
 bool IsHidden(const kernels::Registry& registry, kernels::ParameterId id) {
@@ -30,6 +29,7 @@ Muon::Muon(const RuleParts& parts)
     : Rule(parts, {"first_moment."}),
       adam_{parts.options.beta1, parts.options.beta2, parts.options.epsilon},
       momentum_(parts.options.muon_momentum),
+      iterations_(parts.options.muon_iterations),
       tensor_(parts.tensor.Carrying(comm::Payload::kGradients)) {
   const auto rest = [&](kernels::ParameterId id) { return !IsHidden(parts.registry, id); };
   AddMoment(parts, "second_moment.", rest);
@@ -141,14 +141,13 @@ void Muon::Combine(double decay, double scale, const Matrix& from, const Matrix&
 Matrix Muon::Orthogonalise(const Hidden& hidden, const kernels::UpdateScalars* sums) const {
   const std::int64_t rows = hidden.rows, columns = hidden.columns, n = std::min(rows, columns);
   const bool wide = rows <= columns;
-  Matrix x = Scratch(1, rows, columns), next = Scratch(0, rows, columns);
+  Matrix x = Scratch(0, rows, columns), next = Scratch(1, rows, columns);
   const Matrix square = Scratch(2, n, n), fourth = Scratch(3, n, n);
   auto* const squares = static_cast<double*>(squares_.get());
-  const kernels::FlatRange whole{next.Size(), next.data};
+  const kernels::FlatRange whole{x.Size(), x.data};
   kernels::SquareSums(Stream(), Type(), {&whole, 1}, squares);
-  device::SetZero(Stream(), x.data, BytesOf(Type(), x.Size()));
-  Combine(0, 1, next, x, sums, squares);
-  for (int i = 0; i < kIterations; ++i) {
+  Combine(1, 1, x, x, sums, squares);
+  for (int i = 0; i < iterations_; ++i) {
     // square = x x^T, or x^T x if that is smaller; next = a x + (b square + c square^2) x.
     const Matrix of_x = Operand(kX, x);
     MatrixMultiply(Stream(), wide ? Form::kPlain : Form::kTransposed, of_x,

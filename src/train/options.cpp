@@ -36,6 +36,9 @@ void BindOptimizer(deck::Keys keys, OptimizerOptions& o) {
             "since. 0: the gradient alone.")
       .Real("optimizer.muon_momentum", o.muon_momentum, HalfOpen(0, 1), "",
             "For muon: decay of the momentum that is orthogonalised (Nesterov's).")
+      .Integer("optimizer.muon_iterations", o.muon_iterations, Between(1, 20), "iterations",
+               "For muon: Newton-Schulz iterations of an update. Fewer cost less and leave it less "
+               "orthogonal.")
       .Text("optimizer.groups", o.groups_text,
             "Rates and decays by kind of parameter: embedding:0.5, head:1:0, matrices:1:0.2, "
             "norms:2 (a name, a factor of the learning rate, a weight decay in place of "
@@ -152,6 +155,7 @@ OptimizerOptions ReadOptimizer(const deck::Deck& deck) {
   };
   only("optimizer.momentum", OptimizerKind::kSgd);
   only("optimizer.muon_momentum", OptimizerKind::kMuon);
+  only("optimizer.muon_iterations", OptimizerKind::kMuon);
   deck.RefuseUnused(options.average == 0, "optimizer.average_from",
                     "there is no average of the weights",
                     "Leave it out, or give optimizer.average, such as 0.999.");

@@ -233,10 +233,10 @@ class Lion final : public Rule {
 };
 
 // Muon (Jordan et al. 2024). A matrix of the blocks, [rows, columns], moves along the orthogonal
-// matrix nearest to Nesterov's momentum, found by five Newton-Schulz iterations, times 0.2
-// sqrt(max(rows, columns)), so that AdamW's rates and decays serve (Liu et al. 2025, section 2.2).
-// All other parameters move by AdamW. The products are those of the run: of operands rounded to
-// bf16, added up in fp32, with run.precision = bf16 and fp8.
+// matrix nearest to Nesterov's momentum, approached by optimizer.muon_iterations Newton-Schulz
+// iterations, times 0.2 sqrt(max(rows, columns)), so that AdamW's rates and decays serve (Liu et
+// al. 2025, section 2.2). All other parameters move by AdamW. The products are those of the run: of
+// operands rounded to bf16, added up in fp32, with run.precision = bf16 and fp8.
 // A tensor group puts each matrix together, and each of its ranks orthogonalises all of it, so
 // that layouts compute the same; the owners of a shard group divide the matrices among them.
 class Muon final : public Rule {
@@ -275,6 +275,7 @@ class Muon final : public Rule {
 
   AdamWScalars adam_;
   double momentum_;
+  int iterations_;
   comm::Collectives tensor_;
   std::vector<kernels::UpdateRange> others_;  // updated by AdamW
   std::vector<Hidden> hidden_;

@@ -35,6 +35,7 @@ struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
   double momentum = 0;          // sgd
   double muon_momentum = 0.95;  // muon
+  int muon_iterations = 5;      // muon: Newton-Schulz iterations of an update
   double weight_decay = 0.1;    // of matrices; norms and biases have none
   std::array<GroupOptions, kParameterGroups> groups = {};  // by ParameterGroup
   std::string groups_text = {};                            // as the deck gives them

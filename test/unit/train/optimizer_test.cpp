@@ -438,8 +438,11 @@ TEST(OptimizerKeys, BelongToTheirKind) {
   };
   EXPECT_EQ(read("sgd", "optimizer.momentum=0.5").momentum, 0.5);
   EXPECT_EQ(read("muon", "optimizer.muon_momentum=0.5").muon_momentum, 0.5);
+  EXPECT_EQ(read("muon", "optimizer.muon_iterations=3").muon_iterations, 3);
   EXPECT_THROW(read("adamw", "optimizer.momentum=0.5"), Error);
   EXPECT_THROW(read("sgd", "optimizer.muon_momentum=0.5"), Error);
+  EXPECT_THROW(read("adamw", "optimizer.muon_iterations=3"), Error);
+  EXPECT_THROW(read("muon", "optimizer.muon_iterations=0"), Error);
 }
 
 TEST(Schedule, StopAtKeepsTheRatesOfTheWhole) {
@@ -472,8 +475,8 @@ Dense Transposed(const Dense& a) {
   return t;
 }
 
-// Five Newton-Schulz iterations from x / |x| (Jordan et al. 2024).
-Dense Orthogonal(Dense x) {
+// Newton-Schulz iterations from x / |x| (Jordan et al. 2024).
+Dense Orthogonal(Dense x, int iterations) {
   double squares = 0;
   for (const auto& row : x) {
     for (const double value : row) squares += value * value;
@@ -481,7 +484,7 @@ Dense Orthogonal(Dense x) {
   for (auto& row : x) {
     for (double& value : row) value /= std::sqrt(squares);
   }
-  for (int iteration = 0; iteration < 5; ++iteration) {
+  for (int iteration = 0; iteration < iterations; ++iteration) {
     const Dense once = Product(Product(x, Transposed(x)), x);
     const Dense twice = Product(Product(x, Transposed(x)), once);
     for (std::size_t i = 0; i < x.size(); ++i) {
@@ -493,11 +496,16 @@ Dense Orthogonal(Dense x) {
   return x;
 }
 
+struct MuonCase {
+  std::int64_t rows = 0, columns = 0;
+  int iterations = 5;
+};
+
 // A hidden matrix [rows, columns] and a table of the same shape.
-class MuonTest : public testing::TestWithParam<std::pair<std::int64_t, std::int64_t>> {
+class MuonTest : public testing::TestWithParam<MuonCase> {
  protected:
   MuonTest() {
-    const auto [rows, columns] = GetParam();
+    const auto [rows, columns, iterations] = GetParam();
     kernels::ParameterList list;
     list.BeginUnit("embedding.token");
     table_ =
@@ -518,11 +526,11 @@ class MuonTest : public testing::TestWithParam<std::pair<std::int64_t, std::int6
     return std::sin(static_cast<double>(7 * i + 3 * step + i * i));
   }
   static Dense Zeros() {
-    return Dense(static_cast<std::size_t>(GetParam().first),
-                 std::vector<double>(static_cast<std::size_t>(GetParam().second)));
+    return Dense(static_cast<std::size_t>(GetParam().rows),
+                 std::vector<double>(static_cast<std::size_t>(GetParam().columns)));
   }
   double Value(int id, std::size_t row, std::size_t column) {
-    const auto at = static_cast<std::int64_t>(row) * GetParam().second;
+    const auto at = static_cast<std::int64_t>(row) * GetParam().columns;
     return registry_.Value(id).As<double>()[at + static_cast<std::int64_t>(column)];
   }
 
@@ -530,16 +538,19 @@ class MuonTest : public testing::TestWithParam<std::pair<std::int64_t, std::int6
   int hidden_ = 0, table_ = 0;
 };
 INSTANTIATE_TEST_SUITE_P(Shapes, MuonTest,
-                         testing::Values(std::pair{3, 5}, std::pair{6, 4}, std::pair{4, 4}));
+                         testing::Values(MuonCase{3, 5}, MuonCase{6, 4}, MuonCase{4, 4},
+                                         MuonCase{3, 5, 2}, MuonCase{6, 4, 1}));
 
 const train::OptimizerOptions kMuon{.kind = train::OptimizerKind::kMuon, .clip_norm = 0};
 constexpr double kRate = 0.02;
 const double kMu = kMuon.muon_momentum;
 
 TEST_P(MuonTest, StepsAreThoseOfPlainLoops) {
-  train::Optimizer muon(kMuon, registry_, {});
+  const auto [rows, columns, iterations] = GetParam();
+  train::OptimizerOptions options = kMuon;
+  options.muon_iterations = iterations;
+  train::Optimizer muon(options, registry_, {});
   Dense momentum = Zeros(), want = momentum;
-  const auto [rows, columns] = GetParam();
   const double scale = 0.2 * std::sqrt(static_cast<double>(std::max(rows, columns)));
   for (int step = 1; step <= 3; ++step) {
     SetGradients(step);
@@ -552,7 +563,7 @@ TEST_P(MuonTest, StepsAreThoseOfPlainLoops) {
         ahead[i][j] = kMu * momentum[i][j] + (1 - kMu) * gradient;  // Nesterov's
       }
     }
-    const Dense update = Orthogonal(ahead);
+    const Dense update = Orthogonal(ahead, iterations);
     muon.Step(step, kRate, 1, 2);
     for (std::size_t i = 0; i < want.size(); ++i) {
       for (std::size_t j = 0; j < want[i].size(); ++j) {
@@ -567,7 +578,7 @@ TEST_P(MuonTest, AnUpdateIsNearlyOrthogonal) {
   train::Optimizer muon(kMuon, registry_, {});
   SetGradients(1);
   muon.Step(1, kRate, 1, 2);
-  const auto [rows, columns] = GetParam();
+  const auto [rows, columns, iterations] = GetParam();
   const double scale = kRate * 0.2 * std::sqrt(static_cast<double>(std::max(rows, columns)));
   Dense update = Zeros();
   for (std::size_t i = 0; i < update.size(); ++i) {
