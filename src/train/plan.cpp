@@ -97,8 +97,6 @@ void CheckCombinations(const Request& request) {
                    "Leave out run.canonical, or use model.sampled_softmax = 0."},
            Refusal{grows && request.tokens.pairs, kRamp, "batches of pairs do not grow",
                    "Use schedule.batch_ramp = 0."},
-           Refusal{grows && canonical, kRamp, "does not go together with run.canonical",
-                   "Leave out one of them."},
            Refusal{fp8 && asked.model.weight_dropout > 0, "model.weight_dropout",
                    "does not go together with fp8 products",
                    "Use run.precision = bf16, or model.weight_dropout = 0."},

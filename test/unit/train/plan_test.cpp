@@ -109,8 +109,6 @@ TEST(Plan, BatchesGrow) {
               HasSubstr("batch_start = 65: the batch grows from here to data.batch = 64"));
   EXPECT_THAT(Refusal("batch_start=2\n", 4),
               HasSubstr("schedule.batch_start = 2: belongs to schedule.batch_ramp"));
-  EXPECT_THAT(Refusal("batch_ramp=5\n[run]\ncanonical=4x1\n", 4),
-              HasSubstr("schedule.batch_ramp = 5: does not go together with run.canonical"));
   train::TokenFacts pairs = kPlanTokens;
   pairs.pairs = train::PairFacts{.source_vocabulary = 1000, .pairs = 500, .steps = 8, .batch = 64};
   try {
