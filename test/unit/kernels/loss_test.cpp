@@ -310,6 +310,7 @@ struct HeadProblem {
   Array x, weight, dweight;  // [rows, dim], [vocabulary, dim], what dweight is added to
   std::vector<std::int32_t> targets;
   LossTerms terms = {};
+  std::vector<double> offsets = {};  // [vocabulary]; empty: none
 };
 
 // Targets all over the vocabulary, several rows with the same one; every fifth masked.
@@ -383,6 +384,7 @@ Result InSlices(const Setting& setting, const device::Stream& stream, const Head
     Slice& slice = slices.back();
     slice.tile = {x.View(),   slice.weight.View(), p.targets.data(), static_cast<int>(range.begin),
                   vocabulary, Of(p.terms),         gradient};
+    if (!p.offsets.empty()) slice.tile.offsets = p.offsets.data() + range.begin;
     kernels::VocabularyStatistics(stream, slice.tile, slice.scratch.View(),
                                   statistics + part * rows * kernels::kSoftmaxStatistics);
     slice.scratch.Values();
@@ -665,6 +667,25 @@ Words Draw(const kernels::WordDraw& draw, const std::vector<std::int32_t>& targe
 }
 
 constexpr double kDrawn = -100;  // words with lower offsets are there only as targets
+
+// To the bit: gradients of 1e-41 would be subnormal, and their products slow.
+TEST(SampledWordsTest, WordsThatAreOnlyTargetsCountForNoOtherRow) {
+  const Words words = Draw({.count = 6, .vocabulary = 40, .slice = {20, 40}}, {31});
+  ASSERT_EQ(words.tokens.front(), 20);
+  ASSERT_LT(words.offsets.front(), kDrawn);
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
+    HeadProblem p = MakeProblem(5, std::ssize(words.tokens), 3, {});
+    std::ranges::fill(p.targets, words.targets.front());
+    p.offsets = words.offsets;
+    p.dweight = Array(p.weight.rows, 3);
+    const Result got = InSlices({.dtype = dtype}, p, 1, true);
+    for (std::int64_t word = 0; word < p.weight.rows; ++word) {
+      const bool counts =
+          words.offsets[static_cast<std::size_t>(word)] > kDrawn || word == p.targets.front();
+      for (std::int64_t d = 0; d < 3; ++d) EXPECT_EQ(got.dweight(word, d) != 0, counts) << word;
+    }
+  }
+}
 
 TEST(SampledWordsTest, EachWordComesAsOftenAsItsWeightSays) {
   constexpr std::int64_t kTokens = 53, kAlways = 5, kSteps = 20000;
