@@ -352,8 +352,9 @@ std::string DescribeLayout(const comm::GridShape& grid, const comm::GridOptions&
                            const model::ModelPlan& model) {
   std::string text = comm::Describe(grid);
   if (sharing.sequence_parallel) text += ", sequence parallel";
-  if (sharing.sharding != comm::Sharding::kNone) {
-    const int all = grid.data * grid.context, ranks = comm::ShardRanks(grid, sharing);
+  const int all = grid.data * grid.context;
+  if (sharing.sharding != comm::Sharding::kNone && all > 1) {
+    const int ranks = comm::ShardRanks(grid, sharing);
     text += fmt::format("; {} sharded over {} rank{}",
                         kShardedState[static_cast<int>(sharing.sharding)], ranks,
                         ranks == 1 ? "" : "s");
