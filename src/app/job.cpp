@@ -152,16 +152,16 @@ void ChooseBf16Products(const Request& request, const comm::Communicator& world,
     const bool goes_on = start.record && !start.weights_alone;
     return goes_on ? deck::TextOf(start.record->json, member) : std::string();
   };
-  const auto everywhere = [&](bool holds) { return world.Min(std::int64_t{holds ? 1 : 0}) == 1; };
   const bool native =
       recorded(kBf16Products) == kNative && recorded("instruction_set") == device::InstructionSet();
   if (asked == Bf16Products::kFp32) {
     device.why_fp32 = "run.bf16_products = fp32";
-  } else if (!everywhere(!own.empty())) {
+  } else if (!comm::TrueEverywhere(world, !own.empty())) {
     device.why_fp32 = "this CPU has no bf16 instructions";
   } else if (recorded(kBf16Products) == kByFp32) {
     device.why_fp32 = "as the run began";
-  } else if (!everywhere(native) && !everywhere(own == "AMX") && Bf16IsSlower(world, device)) {
+  } else if (!comm::TrueEverywhere(world, native) && !comm::TrueEverywhere(world, own == "AMX") &&
+             Bf16IsSlower(world, device)) {
     device.why_fp32 = "this CPU's bf16 instructions are slower";
   }
   device.stream.bf16_by_fp32 = !device.why_fp32.empty();
@@ -207,7 +207,7 @@ void RequireOneProgram(const comm::Runtime& runtime, const CommandLine& line) {
   std::string mine;
   world.Together([&] { mine = Identity(line, file); });
   const std::string of_root = world.Broadcast(mine);
-  if (world.Min(std::int64_t{mine == of_root ? 1 : 0}) == 1) return;
+  if (comm::TrueEverywhere(world, mine == of_root)) return;
   tools::Tally others;
   if (mine != of_root) others.Add("others", mine, world.Rank());
   others = tools::MergeOnRoot(world, std::move(others));

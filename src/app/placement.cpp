@@ -167,7 +167,7 @@ Placement PlaceThreads(const comm::Runtime& runtime, const device::Options& opti
   placement.threads = device::ConfigureThreads(mine.threads, 1);
   placement.numbers = mine.numbers;
   const bool pinned = !placement.numbers.empty() && device::PinThreads(placement.numbers);
-  placement.pinned = runtime.World().Min(std::int64_t{pinned ? 1 : 0}) == 1;
+  placement.pinned = comm::TrueEverywhere(runtime.World(), pinned);
   Warn(runtime, mine.shortage);
   return placement;
 }

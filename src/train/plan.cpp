@@ -80,9 +80,8 @@ void CheckArithmetic(const Request& request, const std::string& value) {
 void CheckCombinations(const Request& request) {
   const DeckOptions& asked = request.options;
   const bool sampled = asked.model.sampled_softmax > 0, grows = asked.schedule.batch_ramp > 0;
-  const bool canonical = asked.parallel.canonical.On();
   const bool fp8 = asked.machine.precision == device::Precision::kFp8;
-  constexpr const char *kSampled = "model.sampled_softmax", *kRamp = "schedule.batch_ramp";
+  constexpr const char* kSampled = "model.sampled_softmax";
   struct Refusal {
     bool applies;
     const char *key, *what, *advice;
@@ -93,10 +92,11 @@ void CheckCombinations(const Request& request) {
            Refusal{sampled && asked.optimizer.label_smoothing > 0, kSampled,
                    "does not go together with optimizer.label_smoothing",
                    "Leave out optimizer.label_smoothing, or use model.sampled_softmax = 0."},
-           Refusal{sampled && canonical, kSampled, "does not go together with run.canonical",
+           Refusal{sampled && asked.parallel.canonical.On(), kSampled,
+                   "does not go together with run.canonical",
                    "Leave out run.canonical, or use model.sampled_softmax = 0."},
-           Refusal{grows && request.tokens.pairs, kRamp, "batches of pairs do not grow",
-                   "Use schedule.batch_ramp = 0."},
+           Refusal{grows && request.tokens.pairs, "schedule.batch_ramp",
+                   "batches of pairs do not grow", "Use schedule.batch_ramp = 0."},
            Refusal{fp8 && asked.model.weight_dropout > 0, "model.weight_dropout",
                    "does not go together with fp8 products",
                    "Use run.precision = bf16, or model.weight_dropout = 0."},

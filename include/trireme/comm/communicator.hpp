@@ -105,12 +105,15 @@ Failure CaughtFailure();  // of the exception that is being handled
 // MPI's type for fp32 or fp64.
 MPI_Datatype MpiType(Dtype type);
 
-// Comparison of a text over all ranks, without gathering it.
+// Questions to all ranks, without gathering.
 
-// Collective. Whether `mine` is the same on all ranks: a broadcast of rank 0's text, then a min.
+// Collective. Whether `mine` is true on all ranks.
+inline bool TrueEverywhere(const Communicator& group, bool mine) {
+  return group.Min(std::int64_t{mine ? 1 : 0}) == 1;
+}
+// Collective. Whether `mine` is the same on all ranks: each compares rank 0's text with its own.
 inline bool SameEverywhere(const Communicator& group, const std::string& mine) {
-  const bool same = group.Broadcast(mine) == mine;
-  return group.Min(std::int64_t{same ? 1 : 0}) == 1;
+  return TrueEverywhere(group, group.Broadcast(mine) == mine);
 }
 
 // Gathering lists.

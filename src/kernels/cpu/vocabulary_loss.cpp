@@ -288,8 +288,8 @@ TRIREME_CLONES void AddOffsets(float* logits, const double* offsets, std::int64_
 constexpr double kOnlyAsTarget = -1e4;
 
 // Sets the exponentials of words that are only targets to 0. In fp32 they are 1.6e-38 before, and
-// so small that sums over them in products are subnormal: on Intel CPUs these products took ten
-// times as long.
+// so small that sums over them in products are subnormal: on an Intel CPU steps took four times as
+// long.
 template <typename T>
 [[gnu::always_inline]] inline void ClearOnlyTargets(T* exps, const double* offsets,
                                                     std::int64_t n) {
